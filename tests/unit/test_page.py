@@ -117,7 +117,7 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     assert f"total {number(total)} 100%" in words  # one figure on all faces
     assert f"report {number(seconds['report'])}" in words
     # half of the rows tuned the length scales
-    assert "On 200 rows by cross-validation, the RMSE is" in words
+    assert "On 200 rows by cross-validation, the typical error (RMSE) is" in words
     assert "This model by cross-validation" in words
     assert f"{document('info', trained / 'model')['digest']}" in words
 
@@ -282,10 +282,10 @@ def test_classes_are_judged_by_rows_that_the_model_did_not_see(tmp_path, test_ro
     assert counts.sum() == (100 if test_rows else 300)
     # labels are noise: 1 of 3 is right; four standard errors
     assert np.diag(counts).sum() / counts.sum() < 1 / 3 + 4 * np.sqrt(2 / 9 / counts.sum())
-    assert found.stdout.startswith("No signal was found: the model is not better")
+    assert found.stdout.startswith("No signal was found: the model is not clearly better")
     _, words = check_readable(tmp_path / "page.html")
-    lead = Path(tmp_path / "page.html").read_text().partition("</h1><p>")[2]
-    assert lead.startswith("No signal was found: the model is not better")
+    lead = Path(tmp_path / "page.html").read_text().partition('<p class="lead">')[2]
+    assert lead.startswith("No signal was found: the model is not clearly better")
 
 
 def test_the_page_of_a_classifier_has_its_confusion_and_calibration(tmp_path):

@@ -1,9 +1,10 @@
 """How a model compares with others on the same rows: paired intervals, and the sentence that all faces show.
 
 Models are compared by the mean of their row-wise differences: of squared errors, of log losses, or of right
-and wrong. With n rows, or n groups of rows, the interval is Student's with n − 1 degrees of freedom. Right
-and wrong also take McNemar's exact test, since few rows differ. A model may seem better by log loss because
-it is surer of everything, until its first mistakes come: log losses count once each model has made ten.
+and wrong. With n rows, or n groups of rows, the interval is Student's with n − 1 degrees of freedom. For
+right and wrong it also holds the exact interval of McNemar's test, since few rows differ. A model may seem
+better by log loss because it is surer of everything, until its first mistakes come: log losses count once
+each model has made ten.
 
 Rows that folds leave out are not independent, as the models share training rows. The variance of their mean
 is multiplied by 1 + k/(k − 1) for k folds; leaving out each of n rows is n folds.
@@ -120,7 +121,8 @@ class Comparison:
         """The rows in words, such as "36 test rows"."""
         n = f"{self.n_rows:,}" + (f" of {self.n_available:,}" if self.n_rows < self.n_available else "")
         if self.by == "test":
-            return f"{n} test rows"
+            groups = "" if self.groups is None else f" in {len(np.unique(self.groups)):,} groups"
+            return f"{n} test rows{groups}"
         return f"{n} rows {'by cross-validation' if self.by == 'cross-validation' else 'left out in turn'}"
 
     @cached_property
@@ -149,11 +151,27 @@ class Comparison:
                 continue
             saved = losses - ours
             mean, lower, upper = paired_interval(saved, self.weights, self.groups, self._inflation)
+            if self.measure == "accuracy":
+                exact = exact_interval(saved)
+                lower, upper = min(lower, exact[0]), max(upper, exact[1])
             relation = "better" if lower > 0 else "worse" if upper < 0 else "same"
-            if self.measure == "accuracy" and mcnemar(saved) > 1 - LEVEL:
-                relation = "same"
             differences[name] = Difference(mean, lower, upper, relation)
         return differences
+
+    def intervals(self) -> dict[str, tuple[float, float, float]]:
+        """Return the `measure` of each model that has it, over all targets, with its interval."""
+        found = {}
+        for name, model in self.predictions.items():
+            losses = self._losses(model, self.measure)
+            if losses is None:
+                continue
+            values = np.array(paired_interval(losses, self.weights, self.groups, self._inflation))
+            if self.measure == "rmse":
+                values = np.sqrt(np.maximum(values, 0.0))
+            elif self.measure != "log_loss":
+                values = np.minimum(1.0 - values[[0, 2, 1]], 1.0)
+            found[name] = (float(values[0]), float(values[1]), float(values[2]))
+        return found
 
     @property
     def verdict(self) -> str:
@@ -163,13 +181,11 @@ class Comparison:
         others = [name for name in self.differences if name != naive]
         for name in others or [naive]:
             relations[self.differences[name].relation].append(self._named(name))
-        chance = f"no difference that {self._shown_rows} can show from"
-        words = {"better": "better than", "worse": "worse than", "same": chance}
+        words = {"better": "better than", "worse": "worse than", "same": "no clear difference from"}
         clauses = [f"{words[relation]} {_and(names)}" for relation, names in relations.items() if names]
         first = f"On {self.rows_words}, {self._own_figure}: {', and '.join(clauses)}."
         if others and (relation := self.differences[naive].relation) != "better":
-            chance = f"not better, as far as {self._shown_rows} can show, than"
-            than = "worse than" if relation == "worse" else chance
+            than = "worse than" if relation == "worse" else "not clearly better than"
             first = f"No signal was found: the model is {than} {self._named(naive)}. {first}"
         handicaps = [
             f"No conclusion on {self._named(name)}: {model.handicap}."
@@ -219,12 +235,6 @@ class Comparison:
     def _inflation(self) -> float:
         return 1.0 if self.by == "test" else 1.0 + self.n_folds / max(1, self.n_folds - 1)
 
-    @property
-    def _shown_rows(self) -> str:
-        if self.groups is not None:
-            return f"{len(np.unique(self.groups)):,} groups of rows"
-        return f"{self.n_rows:,} rows"
-
     def _mean(self, values: FloatArray) -> float:
         return float(np.average(values, weights=self.weights))
 
@@ -264,7 +274,10 @@ class Comparison:
         if self.measure == "log_loss":
             right = f"{self.scores[OURS]['accuracy']:.1%}"
             return f"{right} are classified correctly and the log loss is {figure}"
-        return f"the {'RMSE' if self.measure == 'rmse' else 'mean R²'} is {figure}"
+        if self.measure == "r2":
+            return f"the mean R² is {figure}"
+        r2 = self.scores[OURS]["r2"][0]
+        return f"the typical error (RMSE) is {figure}" + ("" if r2 is None else f" (R² {r2:.2f})")
 
     def _saved(self, name: str) -> str:
         one = self.differences.get(name)
@@ -316,16 +329,20 @@ def paired_interval(
     return mean, mean - half, mean + half
 
 
-def mcnemar(differences: FloatArray) -> float:
-    """Equivalent to `scipy.stats.binomtest(k, n).pvalue` on the k of n mistakes that only one model makes.
+def exact_interval(differences: FloatArray) -> tuple[float, float]:
+    """Like `scipy.stats.binomtest(k, n).proportion_ci(LEVEL)`, for k of n mistakes that only one model makes.
 
-    That is the exact two-sided probability of such uneven mistakes if two models are right equally often.
+    It holds 0 if McNemar's exact test finds no difference between the models.
 
     `differences`: float64 array of shape (n_rows,). 1 where only the other model is mistaken, −1 where only
       this one is, else 0.
+    Returns the ends of the interval of the mean difference; (0, 0) if no row differs.
     """
     more, less = int((differences > 0).sum()), int((differences < 0).sum())
-    return min(1.0, 2.0 * float(scipy.special.bdtr(min(more, less), more + less, 0.5)))
+    tail, n = (1 - LEVEL) / 2, more + less
+    low = float(scipy.special.betaincinv(more, less + 1, tail)) if more else 0.0
+    high = float(scipy.special.betaincinv(more + 1, less, 1 - tail)) if less else 1.0
+    return (2 * low - 1) * n / len(differences), (2 * high - 1) * n / len(differences)
 
 
 def with_naive(y: NDArray[Any], n_classes: int, weights: FloatArray | None) -> dict[str, Predictions]:

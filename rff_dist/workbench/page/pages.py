@@ -81,6 +81,7 @@ def clusters_page(
 
 
 MAX_APPROXIMATED = 8_192  # largest D whose approximation of the kernel is measured
+NEGLIGIBLE = 1e-4  # error of an approximated kernel value that needs no table
 
 
 def write_report(
@@ -137,26 +138,28 @@ def model_page(
     comparison = comparison or judging.compare_left_out(data, model)
     lead = verdict.verdict_of(comparison)
     lead = lead if update is None else f"The update: {update['decision']}, since {update['reason']}."
-    page = document.Document(f"Report: {redact(place)}", lead=lead)
     sample = columns.sample_data(data, model)
     kind = "classifier" if classifier else "regression"
-    whose = "rows that it was not trained on" if are_new else "them"
-    page.section(
-        "Data",
-        f"A kernel {kind}, trained on {model.card['n_samples']:,} rows"
-        f"{'' if are_new else ' of ' + redact(data.rows.url or 'memory')}; {len(sample.X):,} of {whose} are "
-        "summarised here.",
-    )
-    _data_tables(page, sample, model)
+    chips = [
+        f"kernel {kind}",
+        f"{model.card['n_samples']:,} training rows",
+        *([] if comparison is None else [comparison.rows_words]),
+        f"model {model.digest()[:8]}",
+        *([str(model.card["created"])[:16].replace("T", " ")] if model.card.get("created") else []),
+    ]
+    page = document.Document(f"Report: {redact(place)}", lead=lead, chips=chips)
     if update is not None:
         update_section(page, update)
     score_section(page, model, comparison, metrics, None if update is None else update["gate"])
     if comparison is not None and comparison.classes is not None:
         _confusion_section(page, comparison, comparison.classes)
     elif comparison is not None:
-        _residual_section(page, comparison, sample.targets)
-    _choice_section(page, model)
+        _residual_section(page, comparison, sample)
     columns.columns_section(page, sample, model)
+    whose = "new rows" if are_new else f"the training rows, of {redact(data.rows.url or 'memory')}"
+    page.section("Data", f"{len(sample.X):,} of {whose}.", folded=True)
+    _data_tables(page, sample, model)
+    _choice_section(page, model)
     _approximation_section(page, data.rows, model)
     lineage_section(page, model.card, model.digest())
     time_section(page, times)
@@ -164,12 +167,13 @@ def model_page(
 
 
 def _data_tables(page: document.Document, sample: columns.PageSample, model: models.RidgeModel) -> None:
+    _draw_distributions(page, sample)
     rows: list[Sequence[Any]] = [
         (name, *_spread(sample.X[:, i])) for i, name in enumerate(sample.columns[: columns.MAX_COLUMNS])
     ]
     if "classifier" not in model.card:
         rows += [(f"{name} (target)", *_spread(sample.y[:, i])) for i, name in enumerate(sample.targets)]
-    page.table("Columns", ("column", "mean", "deviation", "least", "median", "largest"), rows)
+    page.table("Columns", ("column", "mean", "std", "min", "median", "max"), rows)
     page.parts.extend(rows_words.recipe_parts(recipes.recipe_of(model.card)))
 
 
@@ -178,16 +182,76 @@ def _spread(values: NDArray[Any]) -> list[float]:
     return [float(f(values)) for f in (np.mean, np.std, np.min, np.median, np.max)]
 
 
+def _draw_distributions(page: document.Document, sample: columns.PageSample) -> None:
+    names = sample.columns[: columns.MAX_COLUMNS]
+    figure = pictures.figure_of(9.2, 1.7 * -(-len(names) // 4))
+    panels = np.atleast_1d(figure.subplots(-(-len(names) // 4), 4)).ravel()
+    for axes in panels[len(names) :]:
+        axes.set_visible(False)
+    for i, (axes, name) in enumerate(zip(panels, names, strict=False)):
+        axes.hist(sample.X[:, i], bins=24, color=pictures.BLUE)
+        axes.set_title(name, fontsize=9, color=pictures.INK, parse_math=False)
+        axes.set_yticks([])
+        pictures.plain_axes(axes)
+        pictures.round_ticks(axes)
+    page.picture(html.png_of(figure), "A histogram of each column.", "Distributions of the columns.")
+
+
+def _draw_scores(page: document.Document, comparison: verdict.Comparison) -> None:
+    """Draw the error of each model with its interval."""
+    found = comparison.intervals()
+    figure = pictures.figure_of(8.4, 0.6 + 0.42 * len(found))
+    axes = figure.subplots()
+    for place, (name, (value, low, high)) in enumerate(found.items()):
+        ends = [[max(0.0, value - low)], [max(0.0, high - value)]]
+        bars: dict[str, Any] = {"xerr": ends} if np.isfinite(ends).all() else {}
+        color = pictures.BLUE if name == verdict.OURS else pictures.MUTED
+        axes.barh(place, value, height=0.55, color=color, ecolor=pictures.INK, capsize=4, **bars)
+    axes.set_yticks(range(len(found)), found, parse_math=False)
+    axes.invert_yaxis()
+    title = describe.TITLES[comparison.measure]
+    axes.set_xlabel(f"{title}, with its {verdict.LEVEL:.0%} interval", color=pictures.MUTED)
+    pictures.plain_axes(axes)
+    shown = "; ".join(f"{name} {value_words(value)}" for name, (value, _, _) in found.items())
+    better = "Larger" if comparison.measure in ("accuracy", "r2") else "Smaller"
+    words = f"{better} is better. Models are compared row by row, which shows more than these intervals."
+    page.picture(html.png_of(figure), f"{title} on {comparison.rows_words}: {shown}.", words)
+
+
+def _worst_rows(
+    page: document.Document, comparison: verdict.Comparison, sample: columns.PageSample, target: int
+) -> None:
+    residuals = comparison.y[:, target] - comparison.ours.values[:, target]
+    name, shown = sample.targets[target], min(6, comparison.X.shape[1])
+    page.table(
+        "Rows with the largest errors",
+        (f"observed {name}", "predicted", "error", *sample.columns[:shown]),
+        [
+            (
+                value_words(float(comparison.y[row, target])),
+                float(comparison.ours.values[row, target]),
+                float(residuals[row]),
+                *np.asarray(comparison.X[row, :shown], np.float64).tolist(),
+            )
+            for row in np.argsort(-np.abs(residuals), kind="stable")[:5]
+        ],
+    )
+
+
 def _residual_section(
-    page: document.Document, comparison: verdict.Comparison, targets: Sequence[str]
+    page: document.Document, comparison: verdict.Comparison, sample: columns.PageSample
 ) -> None:
     page.section("Predicted and observed", f"{comparison.rows_words}.")
     shown = slice(None, None, -(-comparison.n_rows // columns.SAMPLE_ROWS))
-    for target, name in enumerate(targets[: columns.CURVES]):
+    for target, name in enumerate(sample.targets[: columns.CURVES]):
         observed, fitted = comparison.y[shown, target], comparison.ours.values[shown, target]
         residuals = observed - fitted
-        figure = pictures.figure_of(9.2, 3.9)
-        left, right = figure.subplots(1, 2)
+        figure = pictures.figure_of(9.6, 3.4)
+        left, middle, right = figure.subplots(1, 3)
+        middle.scatter(fitted, residuals, s=9, alpha=0.45, color=pictures.BLUE, linewidths=0)
+        middle.axhline(0.0, color=pictures.INK, lw=1.2, ls="--")
+        middle.set_xlabel(f"predicted {name}", color=pictures.MUTED, parse_math=False)
+        middle.set_ylabel("observed − predicted", color=pictures.MUTED)
         left.scatter(fitted, observed, s=9, alpha=0.45, color=pictures.BLUE, linewidths=0)
         ends = [min(observed.min(), fitted.min()), max(observed.max(), fitted.max())]
         left.plot(ends, ends, color=pictures.INK, lw=1.2, ls="--")
@@ -198,17 +262,18 @@ def _residual_section(
         right.axvline(0.0, color=pictures.INK, lw=1.2, ls="--")
         right.set_xlabel("observed − predicted", color=pictures.MUTED)
         right.set_ylabel("rows", color=pictures.MUTED)
-        for axes in (left, right):
+        for axes in (left, middle, right):
             pictures.plain_axes(axes)
             pictures.round_ticks(axes)
-        low, middle, high = map(value_words, np.quantile(residuals, [0.05, 0.5, 0.95]))
-        words = f"Nine of ten residuals lie between {low} and {high}; their median is {middle}."
+        low, median, high = map(value_words, np.quantile(residuals, [0.05, 0.5, 0.95]))
+        words = f"Nine of ten residuals lie between {low} and {high}; their median is {median}."
         page.picture(
             html.png_of(figure),
-            f"Left: observed against predicted {name}, around the diagonal. Right: histogram of the "
-            f"residuals. {words}",
+            f"Left: observed against predicted {name}, around the diagonal. Middle: residuals against "
+            f"predictions. Right: histogram of the residuals. {words}",
             words,
         )
+        _worst_rows(page, comparison, sample, target)
 
 
 def _confusion_section(page: document.Document, comparison: verdict.Comparison, names: Sequence[str]) -> None:
@@ -241,21 +306,21 @@ def _confusion_section(page: document.Document, comparison: verdict.Comparison, 
             means = (float(of_rows[inside].mean()) for of_rows in (sure, right))
             rows.append((f"{low:.0%} to {high:.0%}", int(inside.sum()), *means))
     page.table(
-        "Calibration: the probability of the predicted class, and how often it is right",
+        "Calibration: the probability of the predicted class, and the share that is right",
         ("probability", "rows", "mean probability", "share right"),
         rows,
     )
 
 
 def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
-    page.section("What was chosen")
+    page.section("How it was chosen", folded=True)
     page.parts.append(results_models.choice_facts(model))
     with tempfile.TemporaryDirectory() as folder:
         try:
             drawn = pictures.save_choice(
                 model,
                 Path(folder) / "choice.png",
-                title="The errors that alpha was chosen by",
+                title="Cross-validation error by penalty (alpha)",
                 about=kinds.kind_of(model.feature_map),
             )
         except RFFDistError as error:
@@ -288,13 +353,17 @@ def _approximation_section(
             n_repeats=4,
         )
     except RFFDistError as error:
-        page.section("Approximation of the kernel", f"It was not measured: {error}")
+        page.section("Approximation of the kernel", f"It was not measured: {error}", folded=True)
         return
     page.section(
         "Approximation of the kernel",
         f"How far products of features are from the kernel's values, on {errors.n_repeats} samples of "
         f"{errors.n_samples:,} rows.",
+        folded=True,
     )
+    if errors.max.high < NEGLIGIBLE:
+        page.say(f"They agree to within {NEGLIGIBLE:g}.")
+        return
     measures = {
         "mean, of an entry": errors.mean,
         "largest, of an entry": errors.max,
@@ -323,7 +392,8 @@ def score_section(
     `gate`: what the gate of an update found.
     """
     page.section("Accuracy")
-    if metrics is not None:
+    whole = comparison is not None and comparison.by == "test" and comparison.n_rows == comparison.n_available
+    if metrics is not None and not whole:  # else the table of all models says it
         _own_table(page, f"Test: on all {metrics['n_samples']:,} rows of {metrics['test_data']}", metrics)
     if gate is not None:
         page.table(
@@ -332,6 +402,7 @@ def score_section(
             [("this model", gate["challenger"]), ("the model before", gate["champion"])],
         )
     if comparison is not None:
+        _draw_scores(page, comparison)
         header, rows = comparison.table()
         page.table(f"Compared on {comparison.rows_words}", header, rows)
         for words in comparison.about():
@@ -357,12 +428,12 @@ def update_section(page: document.Document, record: Mapping[str, Any]) -> None:
     page.parts.append(updates.update_facts(record))
 
 
-# -- the sections on the times of the job and on what the model was made of ------------------------
+# -- the sections on provenance and on the times of the job ------------------------
 
 
 def lineage_section(page: document.Document, card: Mapping[str, Any], digest: str) -> None:
-    """Add the section on what the model was made of."""
-    page.section("Lineage")
+    """Add the section on data, packages and digests of the model."""
+    page.section("Provenance", folded=True)
     packages = card.get("environment", {}).get("packages", {})
     facts = {
         "created": card.get("created"),
@@ -378,7 +449,7 @@ def lineage_section(page: document.Document, card: Mapping[str, Any], digest: st
 def time_section(page: document.Document, times: Callable[[], clock.Times]) -> None:
     """Add the section on the time of each phase, the last one: the time of the page itself is in it."""
     spent = times()
-    page.section("Time", "From the start of the job until this page was made.")
+    page.section("Time", "From the start of the job until this page was made.", folded=True)
     total = spent.seconds["total"]
     page.table(
         "Seconds by phase",

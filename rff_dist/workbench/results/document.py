@@ -9,9 +9,10 @@ from rff_dist.workbench.results import words
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The beginning of a section."""
+    """The beginning of a section; a page shows a folded one when it is opened."""
 
     title: str
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Document:
     `record`: what `--json` shows. It may hold NumPy's numbers and arrays; NaN and infinity become null.
     `next`: commands that come next, without the program's name.
     `code`: the exit code of the command.
+    `chips`: a few words each, which a page shows below the lead.
     """
 
     title: str
@@ -52,10 +54,11 @@ class Document:
     record: Mapping[str, Any] = field(default_factory=dict)
     next: Sequence[Sequence[str]] = ()
     code: int = 0
+    chips: Sequence[str] = ()
 
-    def section(self, title: str, text: str = "") -> None:
+    def section(self, title: str, text: str = "", *, folded: bool = False) -> None:
         """Begin a section."""
-        self.parts.append(Heading(title))
+        self.parts.append(Heading(title, folded))
         self.say(text)
 
     def say(self, text: str, *, note: bool = False) -> None:

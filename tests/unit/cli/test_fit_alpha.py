@@ -141,7 +141,7 @@ def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path,
     else:
         assert found["estimate"] is None
         assert "cross-validation" not in shown
-        assert shown.startswith("On 300 rows left out in turn, the RMSE is ")
+        assert shown.startswith("On 300 rows left out in turn, the typical error (RMSE) is ")
 
 
 def test_alphas_alone_are_chosen_from_by_cross_validation(folder, tmp_path):

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rff_dist.workbench.jobs.verdict import (
+    LEVEL,
     LINEAR,
     MEAN,
     OURS,
     TREES,
     Comparison,
     Predictions,
-    mcnemar,
+    exact_interval,
     paired_interval,
     with_naive,
 )
@@ -70,10 +71,18 @@ def test_weights_that_repeat_rows_in_groups_are_repeated_rows():
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
-def test_mcnemars_test_is_exact(more, less, equal):
-    differences = np.repeat([1.0, -1.0, 0.0], [more, less, equal])
-    expected = scipy.stats.binomtest(more, more + less).pvalue if more + less else 1.0
-    np.testing.assert_allclose(mcnemar(differences), expected, rtol=1e-9)
+def test_the_exact_interval_is_clopper_and_pearsons_and_holds_0_if_mcnemars_test_finds_nothing(
+    more, less, equal
+):
+    differences = np.repeat([1.0, -1.0, 0.0], [more, less, equal + 1])
+    low, high = exact_interval(differences)
+    if not (n := more + less):
+        assert (low, high) == (0.0, 0.0)
+        return
+    expected = scipy.stats.binomtest(more, n)
+    ends = (2 * np.array(expected.proportion_ci(LEVEL)) - 1) * n / len(differences)
+    np.testing.assert_allclose([low, high], ends, atol=1e-9)
+    assert (low <= 0 <= high) == (expected.pvalue > 1 - LEVEL)
 
 
 @pytest.mark.parametrize("n_rows", [20, 200])
@@ -121,7 +130,7 @@ def test_equal_models_differ_in_nothing_and_swapped_models_swap_the_claim(seed, 
 
     equal = judge(one, one)
     assert equal.differences[LINEAR].relation == "same"
-    assert "no difference that" in equal.verdict
+    assert "no clear difference" in equal.verdict
     swapped = {"better": "worse", "worse": "better", "same": "same"}
     there, back = judge(one, other).differences[LINEAR], judge(other, one).differences[LINEAR]
     assert back.relation == swapped[there.relation]
@@ -135,8 +144,8 @@ def test_36_35_and_34_of_36_right_are_no_difference():
     # our model is surer of each row, which says nothing before its first mistake
     found = classes(y, {OURS: sure(y, 0.99), LINEAR: sure(linear, 0.9), TREES: sure(trees, 0.9)})
     assert found.verdict == (
-        "On 36 test rows, 36 are classified correctly: no difference that 36 rows can show from a linear "
-        "model (35) and boosted trees (34)."
+        "On 36 test rows, 36 are classified correctly: no clear difference from a linear model (35) and "
+        "boosted trees (34)."
     )
 
 
@@ -168,7 +177,7 @@ def test_a_model_no_better_than_the_mean_is_said_to_find_no_signal():
     rng = np.random.default_rng(7)
     y = rng.standard_normal(100)
     assert regression(y, 0.1 * rng.standard_normal(100), 0.1 * rng.standard_normal(100)).verdict.startswith(
-        "No signal was found: the model is not better, as far as 100 rows can show, than the mean"
+        "No signal was found: the model is not clearly better than the mean"
     )
     assert "is worse than the mean" in regression(y, y[::-1] * 3, y).verdict
 
