@@ -50,9 +50,10 @@ test-slow: setup  ## Run the tests that take minutes.
 test-all: setup  ## Run every test.
 	$(bin)/python -m pytest -m "" tests rff_dist $(ARGS)
 
-lint: setup  ## Check format, style, types and import layers; change nothing.
+lint: setup  ## Check format, style, words, types and import layers; change nothing.
 	$(bin)/ruff format --check .
 	$(bin)/ruff check .
+	$(bin)/python -m tools.plain_words
 	$(bin)/mypy
 	$(bin)/lint-imports
 

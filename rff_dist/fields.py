@@ -43,7 +43,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a field declares of an option beside name, type and default.
+    """What a field declares of an option besides name, type and default.
 
     `help`: its text; other options are named in backticks.
     `unit`: placeholder of a value in the command line's help; by default its type tells it.

@@ -86,7 +86,7 @@ def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
     """Estimate the mean of p·(1 − p) from ridge on targets of −1 and +1, limited to [1/64, 1/4].
 
     Ridge estimates f = 2p − 1, about which targets have the variance 4·p·(1 − p). So this is a quarter of
-    the noise variance of greatest evidence, (rss + alpha·‖w‖²) / Σw, averaged over columns.
+    the noise variance of largest evidence, (rss + alpha·‖w‖²) / Σw, averaged over columns.
 
     `solution`: ridge's solution.
     `sum_of_weights`: sum of the rows' weights.

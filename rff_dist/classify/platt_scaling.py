@@ -131,7 +131,7 @@ class _Posterior:
         p = np.exp(self._log_probabilities(parameters))
         mean = (p * self._scores).sum(axis=1, keepdims=True)
         weighted = p * self._weights[:, np.newaxis]
-        # the first row and column are the slope's, in the place of the first intercept
+        # the first row and column are the slope's, in place of the first intercept
         hessian = np.empty((p.shape[1], p.shape[1]))
         hessian[1:, 1:] = (np.diag(weighted.sum(axis=0)) - weighted.T @ p)[1:, 1:]
         hessian[1:, 1:] += self._prior
@@ -146,7 +146,7 @@ def fit_calibration(
     sample_weight: FloatArray | None = None,
     n_observations: float | None = None,
 ) -> ScoreCalibration:
-    """Fit the slope and intercepts of greatest posterior: a convex problem, solved by Newton's method.
+    """Fit the slope and intercepts of largest posterior: a convex problem, solved by Newton's method.
 
     A slope below 1e-3 is replaced by 1e-3, with a warning: the scores do not tell the classes apart.
 

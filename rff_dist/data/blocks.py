@@ -251,7 +251,7 @@ class BlockTask[S, T](BlockFunction[S, T]):
 # half a tile took 1.17 and blocks of a tile 1.05 times the CPU time.
 MIN_BLOCK_ROWS = 16_384
 MAX_BLOCK_ROWS = 262_144
-MAX_BLOCK_BYTES = 2**27  # of inputs, so that blocks that are read ahead stay small beside the statistics
+MAX_BLOCK_BYTES = 2**27  # of inputs: blocks that are read ahead stay small compared with the statistics
 # Blocks do not shrink if workers are many: their edges decide where Z'y is rounded, and name what is kept. By
 # simulation, 10⁷ rows at D = 4,096 on 1,000 workers take 7.0 s, and 7.6 with blocks of 2,048 rows.
 FEW_BLOCKS = 16  # blocks that are left when folds enlarge them: enough for a few workers to share
@@ -272,7 +272,7 @@ def block_rows(
     move none of the edges before them, so an update sums only new rows.
 
     Blocks are whole chunks. A chunk far larger than a block is read once for each of its blocks:
-    decoding it again costs little beside the products.
+    decoding it again costs little compared with the products.
 
     `itemsize`: bytes of one number of X.
     `chunk_rows`: rows that are worth reading together.

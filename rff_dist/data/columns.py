@@ -1,4 +1,4 @@
-"""Columns beside a dataset, in memory: a label or group for each row, as integers, booleans or text."""
+"""Columns next to a dataset, in memory: a label or group for each row, as integers, booleans or text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Datasets with labels or groups beside their rows; classes as targets of -1 and +1; counts of labels."""
+"""Datasets with labels or groups next to their rows; classes as targets of -1 and +1; counts of labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rff_dist.typing import FloatArray, IntArray
 
 
 class ExtendedDataset(blocks.Dataset):
-    """A dataset whose rows are those of `source`, with something beside them from elsewhere.
+    """A dataset whose rows are those of `source`, with something next to them from elsewhere.
 
     Where a cluster makes the source's rows in tasks of its own, the engine adds the rest with `addition`.
     """

@@ -13,7 +13,7 @@ How waiting is bounded
     functions and states travel pickled. Every few seconds the client looks at what each worker does: silent
     ones are restarted, and those that cannot begin their tasks are left out, with a warning.
 How each block counts once
-    Workers keep no sums beside the results of tasks. A total is a task's result, and the client knows which
+    Workers keep no sums besides the results of tasks. A total is a task's result, and the client knows which
     blocks are in it. When a total dies with its worker, its blocks are handed out again, to all workers.
 Who may connect
     Whoever connects to a Dask port can run code. The embedded cluster listens on the loopback interface only
@@ -284,7 +284,7 @@ class DaskEngine(Engine):
             tasks = dask_pass.Tasks(self._client, task, job, placed.future, source)
             running = self._passes[number] = dask_pass.Pass(self._workers, blocks, tasks=tasks)
             serial.announce_resumed(announce, label, blocks, running.parts)
-            # It keeps the total in the place of the sums of runs, so that each pass of a job leaves one file.
+            # It keeps the total in place of the sums of runs, so that each pass of a job leaves one file.
             keeper = None if kept is None else resuming.Keeper(kept, 0, share=resuming.SHARE / 3)
             try:
                 for event in running.events():

@@ -31,7 +31,7 @@ CONNECT_S = 6.0
 IDLE_S = 30.0
 #: How often a worker that dies while it starts is started again, and the seconds between.
 RESTARTS, RESTART_S = 20, 0.5
-#: Packages, beside Python itself, whose versions decide the bits.
+#: Packages, besides Python itself, whose versions decide the bits.
 SAME_PACKAGES = ["rff_dist", "numpy", "scipy"]
 
 
@@ -151,7 +151,7 @@ async def _greet(address: str, arguments: dict[str, Any]) -> None:
 
 
 async def identify(address: str, arguments: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-    """Ask by Dask's protocol who listens at an address; raise OSError if nobody answers in time."""
+    """Ask by Dask's protocol who listens at an address; raise OSError if no one answers in time."""
     remote = rpc(address, timeout=seconds, connection_args=arguments)
     try:
         async with asyncio.timeout(seconds):

@@ -248,7 +248,7 @@ class Pass:
             del fetching  # else a cycle, from its error's traceback to this frame, keeps the pass alive
 
     def release(self) -> None:
-        """Tell the scheduler that nobody wants this pass's tasks, so that it does not run the rest."""
+        """Tell the scheduler that no one wants this pass's tasks, so that it does not run the rest."""
         # Not by `Client.cancel`: if a task was forgotten already, it fails an assertion in the scheduler
         # (2026.8), which then drops the client.
         for chain in self._chains:
@@ -498,6 +498,6 @@ def _has_lost_total(task: Future) -> bool:
 
 def _killed(kind: type[RFFDistError], what: str, n_deaths: int) -> RFFDistError:
     return kind(
-        f"{what} was running on {n_deaths} workers when they died; the pass has no result. If nobody stopped "
+        f"{what} was running on {n_deaths} workers when they died; the pass has no result. If no one stopped "
         "them, give the workers more memory, or look at these rows of the data and at the workers' logs"
     )

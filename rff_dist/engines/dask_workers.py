@@ -142,7 +142,7 @@ class Workers:
     async def _watch(self) -> None:
         """Restart silent workers, which the scheduler gives up after 5 min only, and leave out stuck ones."""
         now = time.monotonic()
-        if now - self._watched_at > SILENT_S:  # nobody looked between two passes, or while this process slept
+        if now - self._watched_at > SILENT_S:  # no one looked between two passes, or while this process slept
             self._since = {}
         self._watched_at = now
         scheduler = cast("Any", self._client.scheduler)

@@ -1,6 +1,6 @@
 """Counters of the work of passes, for Prometheus.
 
-They live in the scheduler's process and appear on its page `/metrics`, beside Dask's own. All have the label
+They live in the scheduler's process and appear on its page `/metrics`, next to Dask's own. All have the label
 `pass`, the name of the pass.
 
 =========================  ============================================================================

@@ -17,7 +17,7 @@ from rff_dist.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Broadcast[S]:
-    """State that every worker has. Give it to passes in the place of the state itself."""
+    """State that every worker has. Give it to passes in place of the state itself."""
 
     state: S
 

@@ -1,7 +1,7 @@
 """What a pass keeps of its sums in a ledger, so that a job that was stopped goes on where it was.
 
 The name of a pass is a digest of all that its result depends on: the function, its state, the stored rows and
-the blocks. Whoever computes a run keeps the sums of its first blocks now and then, in the place of those that
+the blocks. Whoever computes a run keeps the sums of its first blocks now and then, in place of those that
 it kept before. Sums are exact, so those that are kept and those of the other blocks add up to the bits of an
 undisturbed pass.
 """
@@ -31,7 +31,7 @@ SHARE = 0.03
 #: Where `SHARE` allows it, a run keeps sums whenever `LEAST_SHARE` of its time so far is not kept yet, and so
 #: less often the longer it is; but at least every `LONGEST_S` seconds.
 LEAST_SHARE, LONGEST_S = 1 / 20, 120.0
-#: Runs that passes on several workers are cut into at most, beside the short ones at the end: each leaves a
+#: Runs that passes on several workers are cut into at most, next to the short ones at the end: each leaves a
 #: file.
 MOST_RUNS = 64
 
@@ -62,7 +62,7 @@ class Ledger(Protocol):
         """Return the sums of consecutive blocks; None where they are gone or damaged."""
 
     def put(self, name: str, span: range, total: Any) -> None:
-        """Keep the sums of consecutive blocks, in the place of those of fewer of them, if there is room."""
+        """Keep the sums of consecutive blocks, in place of those of fewer of them, if there is room."""
 
     def seconds(self, total: Any) -> float:
         """Estimate how many seconds keeping some sums takes; infinite where they cannot be kept."""

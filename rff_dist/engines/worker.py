@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 # BLAS threads and the pool of the feature map belong to the process, so only one block at a time may use
 # them. The memory, too, is planned for the results of one run, or one merge, at a time. This wait has
-# no bound, because it is for work of this process: a run that nobody wants ends after its block.
+# no bound, because it is for work of this process: a run that no one wants ends after its block.
 _one_run_at_a_time = threading.Lock()
 
 
@@ -243,7 +243,7 @@ def run_blocks(
             failure.__cause__ = _picklable(cast("Exception", error.__cause__))
         else:
             return reduce(job.combine, totals)
-    # Raised out here, it has no context, which would be pickled beside the cause and might not be picklable.
+    # Raised out here, it has no context, which would be pickled next to the cause and might not be picklable.
     raise failure
 
 
@@ -261,12 +261,12 @@ class _Report:
         self._told_at = time.monotonic()
 
     def done(self, block: Block, seconds: float) -> None:
-        """Take in a block that is done; raise _UnwantedError if nobody waits for the run any more."""
+        """Take in a block that is done; raise _UnwantedError if no one waits for the run any more."""
         self._timings.append((next(self._positions), block.n_samples, seconds))
         if time.monotonic() - self._told_at > TELL_S:
             self.tell()
         if _is_unwanted(self._worker, self.key):
-            raise _UnwantedError(f"nobody waits for {self.key} any more")
+            raise _UnwantedError(f"no one waits for {self.key} any more")
 
     def tell(self) -> None:
         """Tell of the blocks since the last time."""
@@ -297,7 +297,7 @@ def _sum_up(
 
 
 class _UnwantedError(Exception):
-    """End a run that nobody waits for."""
+    """End a run that no one waits for."""
 
 
 class TotalLostError(Exception):
@@ -305,7 +305,7 @@ class TotalLostError(Exception):
 
 
 def _is_unwanted(worker: distributed.Worker, key: tuple[str, int]) -> bool:
-    """Return whether nobody waits any more for a task that runs on this worker."""
+    """Return whether no one waits any more for a task that runs on this worker."""
     task = worker.state.tasks.get(key)
     return task is None or task.state == "cancelled"
 
@@ -386,7 +386,7 @@ def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[An
     source, compute = function.source, function.compute
     if not source.is_lazy:
         return None, function
-    while source.extends is not None:  # rows of another source, and something beside them
+    while source.extends is not None:  # rows of another source, and something next to them
         source, addition = source.extends
         compute = partial(_complete, addition, compute)
     return source, compute

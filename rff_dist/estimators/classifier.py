@@ -87,7 +87,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         "logistic" and "squared_hinge" stop when the objective is about this close to its minimum, relative to
         the loss of scores of 0.
     max_iter : int, default=100
-        The greatest number of steps of these losses; each is one pass, rarely two.
+        The largest number of steps of these losses; each is one pass, rarely two.
 
     Attributes
     ----------

@@ -52,7 +52,7 @@ def stored_dataset(X: Any, y: Any, sample_weight: Any, *, supervised: bool = Tru
     """Return a dataset, or the one at a path or URL or in a group.
 
     `supervised`: whether a group's y is read as targets; a y of text cannot be.
-    Raises DataError if targets or weights are given beside it.
+    Raises DataError if targets or weights are given too.
     """
     if y is not None or sample_weight is not None:
         raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
@@ -275,7 +275,7 @@ def suitable_engine(engine: protocol.Engine | None, dataset: Dataset | None) -> 
 def _current_dask_client() -> Any:
     distributed = sys.modules.get("distributed")
     if distributed is None:
-        return None  # nobody can have made a client
+        return None  # no one can have made a client
     try:
         return distributed.get_client()
     except ValueError:
@@ -306,7 +306,7 @@ def choose_kernel(kernel: str | base.Kernel, length_scale: Any) -> tuple[base.Ke
             length_scales.check_tunable(chosen)
     elif isinstance(chosen, stationary.Stationary) and chosen.length_scale is not None:
         raise InvalidParameterError(
-            f"`length_scale` is {length_scale!r} beside {kernel!r}, which has its own; give one of them"
+            f"`length_scale` is {length_scale!r} together with {kernel!r}, which has its own; give one of them"
         )
     else:
         stationary.with_length_scale(chosen, length_scale)  # checks the numbers

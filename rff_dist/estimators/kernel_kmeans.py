@@ -56,7 +56,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         How each start begins: greedy k-means++ in feature space; or the numbers of the rows that are the
         first centres, of shape (n_clusters,); or the first labels, of shape (n_samples,).
     max_iter : int, default=300
-        The greatest number of iterations of each start.
+        The largest number of iterations of each start.
     standardize : {"auto", "rank"} or bool, default=False
         How the inputs are prepared, see `RFFKMeans`; not for precomputed kernels.
     random_state : int, RandomState, Generator or None, default=None
@@ -177,7 +177,9 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             )
         n_init = check_count(starts_of(self.n_init, auto=1 if is_array else N_INIT), "n_init")
         if n_init > 1 and is_array:
-            raise InvalidParameterError(f"`n_init` is {n_init} beside a given `init`, which is one start")
+            raise InvalidParameterError(
+                f"`n_init` is {n_init} together with a given `init`, which is one start"
+            )
         return n_init
 
     def _precomputed(self, X: Any, sample_weight: Any) -> exact.Similarities:

@@ -51,7 +51,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         and local search choose the centres. An array gives centres as rows of inputs, of shape
         (n_clusters, n_features), or in Z, of shape (n_clusters, n_components or `n_principal`).
     max_iter : int, default=300
-        The greatest number of Lloyd passes.
+        The largest number of Lloyd passes.
     tol : float, default=1e-4
         A start stops when the sum of its centres' squared shifts is at most this share of the mean variance
         of Z's columns; with 0, when no label changes.

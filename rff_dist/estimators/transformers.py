@@ -77,7 +77,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
     components_ : float64 array of shape (n_components_, D)
         Directions in the space of Z; the largest coefficient of each, in absolute value, is positive.
     eigenvalues_ : float64 array of shape (n_components_,)
-        The eigenvalues of the centred Z'Z, the greatest first.
+        The eigenvalues of the centred Z'Z, the largest first.
     explained_variance_ : float64 array of shape (n_components_,)
         The variance of each score, with divisor n − 1 as in scikit-learn's PCA of Z. With `normalize` it is
         the eigenvalue, that is the variance of the score if rows count by their degree.

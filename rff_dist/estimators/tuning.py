@@ -57,7 +57,7 @@ def tune_length_scales(
         How the inputs are prepared, as in `RFFRidge`, by a pass or two over all rows. The length scales are
         in units of the prepared columns.
     n_samples : int
-        The greatest number of rows of the sample.
+        The largest number of rows of the sample.
     n_components : int
         Features that polish the length scales, an even number.
     n_starts : int, optional
@@ -178,7 +178,7 @@ def tune_kernels(
         which makes all features cosines with phases.
     search : Trained
         `rows` has a dict for each candidate (`pandas.DataFrame(search.rows)` shows them), `best` is the best
-        of them, and `n_readings` says how often the data were read.
+        of them, and `n_readings` says how many times the data were read.
 
     Raises
     ------

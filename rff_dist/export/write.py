@@ -1,4 +1,4 @@
-"""Write a model as two arrays and a JSON document, with a reader beside them."""
+"""Write a model as two arrays and a JSON document, with a reader next to them."""
 
 import json
 import os

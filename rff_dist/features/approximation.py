@@ -59,7 +59,7 @@ class ApproximationError:
     confidence: float
 
     def components_for(self, error: float, *, measure: Measure = "max") -> int:
-        """Return the even D at which a measure would fall to `error`, by the 1/√D law.
+        """Return the even D at which a measure would fall to `error`, by the 1/√D rate.
 
         Raises InvalidParameterError if the error is not above 0, or the measure is unknown.
         """

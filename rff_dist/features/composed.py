@@ -96,7 +96,7 @@ _WORK_BYTES = 2**22  # of the other map's features, filled at once
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrincipalFeatureMap(maps.FeatureMap):
-    """Z·A + a for another map's Z: its leading principal components, computed anew for each tile.
+    """Z·A + a for another map's Z: its leading principal components, computed again for each tile.
 
     A row costs O(D · (n_features + n_kept)), where D is the other map's number of components. Of its Z only
     a tile's exists at a time.

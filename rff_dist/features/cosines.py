@@ -49,7 +49,7 @@ class CosineFeatureMap(maps.FeatureMap):
         `scratch`: float64 array of shape (stop - start, n_samples). May be overwritten.
         Yields `frequencies, rows`: which angles these are, as slices; frequencies count from `start`.
         Yields `angles`, float32 array of shape (n_frequencies, n_rows): a row's angles do not depend on the
-          rows beside it. The caller may overwrite them.
+          rows next to it. The caller may overwrite them.
         """
 
     @property

@@ -46,7 +46,7 @@ class FourierFeatureMap(cosines.CosineFeatureMap):
 
     def angles(self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray) -> cosines.Angles:
         # A float32 product rounds by the shape of its factors and the number of BLAS threads. In float64 and
-        # rounded once, a row's angles do not depend on the rows beside it; this costs 1 to 2 % of a pass (32
+        # rounded once, a row's angles do not depend on the rows next to it; this costs 1 to 2 % of a pass (32
         # inputs, D = 1,024).
         frequencies = self.frequencies[:, start:stop]
         np.matmul(frequencies.T.astype(np.float64), inputs.T.astype(np.float64), out=scratch)

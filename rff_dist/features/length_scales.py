@@ -109,14 +109,14 @@ _TOLERANCE = 1e-4  # in -2·log evidence per row and target: 0.1 nats for 2,000 
 
 @dataclass(frozen=True, slots=True)
 class TunedKernel:
-    """A kernel with the length scales of the greatest evidence, and how they were found.
+    """A kernel with the length scales of the largest evidence, and how they were found.
 
     `kernel`: with these length scales, in units of the (standardised) inputs.
     `alpha`: noise variance over signal variance: ridge's penalty, for any number of rows.
     `noise_variance`: of each target, in its units squared; NaN for a constant target.
     `log_evidence`: log density of the sample's targets, summed over targets, with many features.
     `converged`: whether the last search ended at a maximum, rather than at its limit of iterations.
-    `n_evaluations`: how often all searches evaluated the evidence and its gradient.
+    `n_evaluations`: how many times all searches evaluated the evidence and its gradient.
     """
 
     kernel: stationary.Stationary
@@ -400,7 +400,7 @@ class EvidenceSearch:
 
 
 def likelihood_weights(sample_weight: FloatArray, *, repeated: bool) -> FloatArray:
-    """Return how often each row counts in the likelihood, shape (n_samples,).
+    """Return how many times each row counts in the likelihood, shape (n_samples,).
 
     Weights that do not repeat rows are scaled so that their sum is Kish's effective number of rows,
     (Σw)²/Σw². A factor on all weights then changes nothing.

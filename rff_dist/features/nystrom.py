@@ -43,7 +43,7 @@ class Nystrom:
         8 · sample_rows · n_components bytes. With 2,000 centres the latter two lowered the errors on two real
         data sets from 0.392 to 0.388 and from 0.097 to 0.093, and took about a second more.
     jitter : float
-        Added to the diagonal of the centres' Gram matrix, as a share of its mean. If the kernel hardly tells
+        Added to the diagonal of the centres' Gram matrix, as a share of its mean. If the kernel barely tells
         centres apart, rounding errors are divided by the jitter. With a Gaussian kernel of length scale 10 on
         36,000 rows of eight columns, 1e-7 left an error of 0.39, but 1e-5 and 1e-4 one of 0.36. With centres
         far apart, 1e-11 and 1e-5 gave the same errors to four digits.
@@ -125,7 +125,7 @@ class NystromFeatureMap(maps.FeatureMap):
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         # Matrix products round by the shape of their factors: all panels have 64 rows, the last one padded,
-        # so that a row's features do not depend on the rows beside it. Distances are computed pair by pair.
+        # so that a row's features do not depend on the rows next to it. Distances are computed pair by pair.
         padded = not isinstance(self.kernel, stationary.OfDistance)
         for first in range(0, len(inputs), _PANEL_ROWS):
             panel = inputs[first : first + _PANEL_ROWS].astype(np.float64)
@@ -302,7 +302,7 @@ def choose_by_pivots(points: FloatArray, kernel: base.Kernel, n_centres: int, se
 
     Takes O(n_points · n_centres²) operations and 8 · n_points · n_centres bytes. Pivots are proposed 256 at a
     time by the diagonal that is left. Each is kept with a probability equal to the share of its diagonal that
-    is left after the pivots kept before it. This gives the same law as one pivot at a time.
+    is left after the pivots kept before it. This gives the same distribution as one pivot at a time.
 
     Source: Chen, Epperly, Tropp & Webber (2022), Randomly pivoted Cholesky, Alg. 1; Epperly, Tropp & Webber
       (2024), Alg. 2, for the rejection.

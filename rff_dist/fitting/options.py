@@ -87,7 +87,7 @@ def check_conformal(conformal: bool | str, folds: folding.Folds | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Penalty:
-    """How the penalty is found, and whether an intercept is fitted beside it.
+    """How the penalty is found, and whether an intercept is fitted too.
 
     `alpha`: "cv" takes the alpha with the least k-fold error, and "cv-1se" the largest one within one
       standard error of it; see `solve_folds`. "gcv" (generalised cross-validation) and "evidence" (marginal
@@ -99,7 +99,7 @@ class Penalty:
     `per_target`: whether each target gets an alpha of its own, chosen by its errors. "auto" does so where it
       saves more than 1 % of a target's error and, with folds, more than the standard error of that saving;
       the other targets share one, which costs less.
-    Raises InvalidParameterError if a number is out of range, or `alphas` are given beside numbers.
+    Raises InvalidParameterError if a number is out of range, or `alphas` are given together with numbers.
     """
 
     alpha: Alpha = "auto"
@@ -113,7 +113,9 @@ class Penalty:
         if self.alphas is not None:
             check_alpha(self.alphas)
             if not isinstance(self.alpha, str):
-                raise InvalidParameterError(f"`alpha` is {self.alpha!r} beside `alphas`; give one of them")
+                raise InvalidParameterError(
+                    f"`alpha` is {self.alpha!r} together with `alphas`; give one of them"
+                )
 
     @property
     def named(self) -> str | None:
@@ -145,7 +147,7 @@ class RidgeOptions:
     `solver`: "direct" sums up Z'Z and factors it. "pcg" solves by passes of Z'(Zv), keeps no statistics, and
       chooses alpha by the rows of one fold. "auto" goes by `fitting.plan.choose_solver`.
     `sample_weight_kind`: "precision" if weights say how precise a row is, "frequency" if they are whole
-      numbers that say how often it occurs.
+      numbers that say how many times it occurs.
     `design`: "auto" is each kernel's own; see `design_for`.
     `map`: see `draw_feature_map`; "auto" takes the real map of lower variance.
     `precision`: {"auto", "standard", "high"}, of Fourier features; see `draw_feature_map`. "auto" begins with

@@ -48,7 +48,7 @@ class Plan:
     `flops`: multiplications and additions of the products.
     `statistics_bytes`: memory of one block's statistics, for all folds and feature maps.
     `n_parts`: passes that each sum up a part of the statistics; 1 if a worker's memory holds them whole.
-    `ledger_bytes`: the most that a job keeps of its sums beside its output, until that is published.
+    `ledger_bytes`: the most that a job keeps of its sums next to its output, until that is published.
     `worker_bytes`: peak memory of a worker process, reached in the statistics pass.
     `client_bytes`: peak memory of the process that solves. It runs the pass too if there are no workers.
     `memory_limit`, `client_memory_limit`: bytes that a worker and the solver may use, where known.

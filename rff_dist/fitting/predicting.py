@@ -102,8 +102,9 @@ def write_output[S](
 ) -> outputs.Output:
     """Apply a function to each block's rows, and write the results to a new output.
 
-    If the rows have ids, these are written beside them as `id`. After an error nothing is left of the output,
-    unless the engine has a ledger: the rows that were written are then kept for a job that does the same.
+    If the rows have ids, these are written next to them as `id`. After an error nothing is left of the
+    output, unless the engine has a ledger: the rows that were written are then kept for a job that does the
+    same.
 
     `attributes`: with these the output is finished and appears at `url`. With None the caller finishes or
       discards it.

@@ -115,7 +115,7 @@ def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
 
 
 def attributes_of(dataset: blocks.Dataset) -> Mapping[str, Any]:
-    """Return the attributes stored beside a dataset's arrays; none for a dataset in memory."""
+    """Return the attributes stored next to a dataset's arrays; none for a dataset in memory."""
     while isinstance(dataset, labelled.ExtendedDataset):
         dataset = dataset.source
     attributes: Mapping[str, Any] = getattr(dataset, "attributes", {})

@@ -39,7 +39,7 @@ class ClusterParameters(running.form(specs.Clustering, Cluster, running.Limits))
 
 
 def _picture_of(job: specs.Clustering) -> Path | None:
-    """Return where the picture goes: beside the labels; None if these are not in a folder of this machine."""
+    """Return where the picture goes: next to the labels; None if these are in no folder of this machine."""
     location = locations.parse_location(job.output)
     return Path(f"{location.path}.png") if location.is_local else None
 

@@ -493,8 +493,8 @@ def _describe_leftovers(url: str) -> list[str]:
         leases = output_places.beside(location, "lock" if location.is_local else "lease")
         kept = output_places.beside(location, "ledger")
     except Exception as error:  # the store may be what failed
-        return [f"- What is beside {code(url)} cannot be listed: {logs.without_secrets(str(error))}"]
-    lines = [f"- {code(place.url)}: unfinished, and read by nobody." for place in left]
+        return [f"- What is next to {code(url)} cannot be listed: {logs.without_secrets(str(error))}"]
+    lines = [f"- {code(place.url)}: unfinished, and read by no one." for place in left]
     lines += [f"- {code(place.url)}: a run with the same parameters goes on from here." for place in kept]
     if leases:
         lines.append(

@@ -2,7 +2,7 @@
 
 Cross-validation chooses the kernel, length scale, kind and number of features, and penalty that are left out.
 Each task is a step of `rff_dist.workbench.jobs.train`. What steps hand on to each other stays in memory, and
-Prefect never sees it; the trained model lies beside the output until it is published.
+Prefect never sees it; the trained model lies next to the output until it is published.
 
 Run it in a process of its own::
 
@@ -32,6 +32,6 @@ def train(parameters: TrainParameters) -> Summary:
       errors by cross-validation as `estimate`, the metrics on test data (None without any), and the
       `comparison` with other models, whose `verdict` comes first in the artifacts.
     Raises the RFFDistError of the step that failed; then nothing is published. If publishing fails, the
-      trained model is kept beside the output, and the error says where.
+      trained model is kept next to the output, and the error says where.
     """
     return common.train_model(parameters, specs.Train, name="train")

@@ -31,6 +31,6 @@ def tune(parameters: TuneParameters) -> Summary:
       errors by cross-validation as `estimate`, the metrics on test data (None without any), and the
       `comparison` with other models, whose `verdict` comes first in the artifacts.
     Raises the RFFDistError of the step that failed; then nothing is published. If publishing fails, the
-      trained model is kept beside the output, and the error says where.
+      trained model is kept next to the output, and the error says where.
     """
     return common.train_model(parameters, specs.Tune, name="tune")

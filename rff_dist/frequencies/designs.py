@@ -60,8 +60,8 @@ class IID:
 class Orthogonal:
     """Blocks of `n_features` orthogonal directions with independent radii (Yu et al. 2016, Sec. 3).
 
-    Every frequency keeps its exact marginal law, and the kernel estimate has less variance: the best choice
-    for isotropic kernels. O(n_frequencies * n_features**2).
+    Every frequency keeps its exact marginal distribution, and the kernel estimate has less variance: the best
+    choice for isotropic kernels. O(n_frequencies * n_features**2).
     """
 
     name = "orthogonal"
@@ -82,9 +82,10 @@ class Orthogonal:
 class QuasiMonteCarlo:
     """Scrambled Sobol points through the inverse distribution functions (Avron et al. 2016).
 
-    Every frequency keeps its exact law, and together they cover it more evenly than independent draws: the
-    variance falls faster, most of all in few columns. For every measure that takes at most 21,201 uniform
-    numbers, as many as the sequence has dimensions. Best if the number of frequencies is a power of two.
+    Every frequency keeps its exact distribution, and together they cover it more evenly than independent
+    draws: the variance falls faster, most of all in few columns. For every measure that takes at most 21,201
+    uniform numbers, as many as the sequence has dimensions. Best if the number of frequencies is a power of
+    two.
     """
 
     name = "quasi-monte-carlo"
@@ -103,9 +104,9 @@ class Structured:
     For hundreds of columns and more: features of a `Stationary` kernel then take O(n_frequencies · log
     n_features) work per row and O(n_frequencies) memory. All other designs take n_features · n_frequencies of
     both. Frequencies are drawn for the next power of two of columns and cut to the first n_features, which
-    leaves their law isotropic. Up to 16 columns this is the orthogonal design. Beyond, directions are nearly
-    uniform: the mean squares of coordinates, and of products of two, differ from those on the sphere by a
-    share of the order of 1/n_features².
+    leaves their distribution isotropic. Up to 16 columns this is the orthogonal design. Beyond, directions
+    are nearly uniform: the mean squares of coordinates, and of products of two, differ from those on the
+    sphere by a share of the order of 1/n_features².
     """
 
     name = "structured"
@@ -141,7 +142,7 @@ class Structured:
 def _isotropic(measure: SpectralMeasure, design: str) -> GaussianMixture:
     if not isinstance(measure, GaussianMixture):
         raise InvalidParameterError(
-            f"the {design} design needs an isotropic kernel: a rotation would change the law of "
+            f"the {design} design needs an isotropic kernel: a rotation would change the distribution of "
             "this kernel's frequencies; use design='iid' or 'quasi-monte-carlo'"
         )
     return measure
@@ -182,7 +183,7 @@ def find_design(design: str | Design) -> Design:
 
 
 class SpectralMeasure(Protocol):
-    """The law of a kernel's frequencies, for unit length scales."""
+    """The distribution of a kernel's frequencies, for unit length scales."""
 
     def n_uniforms(self, n_features: int) -> int:
         """Return how many uniform numbers make one frequency."""
@@ -193,7 +194,7 @@ class SpectralMeasure(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GaussianMixture:
-    """Frequencies s·g with g ~ N(0, I) and one random scale s per vector: the law of isotropic kernels.
+    """Frequencies s·g with g ~ N(0, I) and a random scale s per vector: those of isotropic kernels.
 
     `scale_quantile`: inverse distribution function of s, from uniforms to scales; None means s = 1.
     """
@@ -253,7 +254,7 @@ class FewColumns:
 
 @dataclass(frozen=True, slots=True)
 class ProductMeasure:
-    """Frequencies whose coordinates are independent and follow one law.
+    """Frequencies whose coordinates are independent and follow one distribution.
 
     `quantile`: inverse distribution function of a coordinate.
     """

@@ -23,9 +23,9 @@ class HadamardBlocks:
 
     Frequency j of a block is radius j times row j of H·S₂·H·S₁·(H'⊗I)·Q, divided by its length: H and H'
     are Hadamard matrices of order p and p/16, S₁ and S₂ are random signs, and Q rotates each group of 16
-    coordinates by a Haar-distributed matrix of its own. (H'⊗I)·Q has the law of H·Q, so these are the three
-    Hadamard factors of Choromanski et al., with rotations in place of the first signs: signs alone give each
-    coordinate few values, and 0 too often.
+    coordinates by a Haar-distributed matrix of its own. (H'⊗I)·Q has the distribution of H·Q, so these are
+    the three Hadamard factors of Choromanski et al., with rotations in place of the first signs: signs alone
+    give each coordinate few values, and 0 too often.
 
     `rotations`: float array of shape (n_blocks, p / 16, 16, 16).
     `signs`: int8 array of shape (n_blocks, 2, p). S₁ and S₂: 1 or -1.
@@ -59,7 +59,7 @@ class HadamardBlocks:
         """Yield the products of inputs with frequencies `start:stop`, piece by piece.
 
         All pieces are transformed in the same shape, the last one padded, so that a row's products do not
-        depend on the rows beside it.
+        depend on the rows next to it.
 
         `inputs`: array of shape (n_samples, n_features).
         `start`, `stop`: best at ends of blocks, since blocks are transformed whole.

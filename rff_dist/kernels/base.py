@@ -136,7 +136,7 @@ class Kernel(ABC):
 class ShiftInvariant(Kernel):
     """A kernel of the difference of two points, with k(x, x) = 1: it has a spectral measure.
 
-    `other_design`: what "auto" takes if orthogonal frequencies would not follow the kernel's law.
+    `other_design`: what "auto" takes if orthogonal frequencies would not follow the kernel's distribution.
     """
 
     other_design: ClassVar[str] = "iid"

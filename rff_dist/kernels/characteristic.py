@@ -1,13 +1,14 @@
 """Characteristic functions E exp(i·t·ω) of SciPy's distributions of one number, to about 1e-12.
 
-Some laws have a closed form here; discrete laws are summed over their values. All others need only the
+Some distributions have a closed form here; discrete distributions are summed over their values. All others
+need only the
 distribution function, which exists even for heavy tails and for densities with poles. It is fitted by
 Legendre series on panels, fine ones where it is rough. Each panel's part of the integral is then a sum of
 spherical Bessel functions: Filon's method, as exact for rapid oscillation as for slow (Iserles 2004).
 """
 
 # The mean over 2**20 quantiles (quasi-Monte Carlo) would be less code, but for |t| up to 100 it is off by
-# 2e-6 for a normal law, 8e-5 for Cauchy's and 3e-4 for Lévy's.
+# 2e-6 for a normal distribution, 8e-5 for Cauchy's and 3e-4 for Lévy's.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ _NODES, _NODE_WEIGHTS = legendre.leggauss(_DEGREE + 1)
 # from values at the nodes to Legendre coefficients, exact for polynomials of the degree
 _TO_SERIES = legendre.legvander(_NODES, _DEGREE) * _NODE_WEIGHTS[:, np.newaxis]
 _TO_SERIES *= np.arange(_DEGREE + 1) + 0.5
-_TOLERANCES = (1e-14, 1e-13, 1e-12)  # for the last coefficients, tried in turn: some laws are rougher
+# For the last coefficients, tried in turn: some distributions are rougher.
+_TOLERANCES = (1e-14, 1e-13, 1e-12)
 _MAX_PANELS = 2**14
 _MAX_ATOMS = 2**20
 _TAIL = 2.0**-50  # tails of less probability are left out
@@ -38,9 +40,9 @@ _MANY = 512  # more distinct arguments than this are interpolated
 
 @dataclass(frozen=True)
 class Law:
-    """A frozen distribution of scipy.stats, for one number: the law of each coordinate, all independent.
+    """A frozen distribution of scipy.stats, of each coordinate of the frequencies; all are independent.
 
-    Laws with the same name and parameters are equal; a law without a name equals only itself.
+    Those with the same name and parameters are equal; one without a name equals only itself.
 
     `name`: in scipy.stats; None for a distribution of the user's own.
     `parameters`: shape parameters, `loc` and `scale`.
@@ -56,7 +58,7 @@ class Law:
 
     @classmethod
     def of(cls, distribution: Any) -> Self:
-        """Return the law of a frozen distribution.
+        """Return the distribution of a frozen distribution.
 
         Raises InvalidParameterError if it is not a frozen distribution of one number, or has invalid
           parameters.
@@ -86,7 +88,7 @@ class Law:
             raise InvalidParameterError(
                 f"`distribution` has the parameters {plain}, for which scipy.stats.{dist.name} is not defined"
             )
-        # a law made of the user's own values, which has `xk`, has no name in scipy.stats
+        # a distribution made of the user's own values, which has `xk`, has no name in scipy.stats
         known = getattr(stats, str(dist.name), None)
         named = type(known) is type(dist) and not hasattr(dist, "xk")
         own = None if named else distribution
@@ -94,7 +96,7 @@ class Law:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build the law from `to_dict`'s facts; raises InvalidParameterError for an unknown distribution."""
+        """Build the distribution from `to_dict`'s facts; raises InvalidParameterError if it is unknown."""
         from scipy import stats
 
         name, parameters = values["scipy"], values["parameters"]
@@ -120,7 +122,7 @@ class Law:
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return the real part of the product of the coordinates' characteristic functions.
 
-        The product of their real parts would be another kernel if the law is not symmetric.
+        The product of their real parts would be another kernel if the distribution is not symmetric.
         """
         product: Any = 1.0
         for a, b in zip(left.T, right.T, strict=True):
@@ -128,13 +130,14 @@ class Law:
         return np.ascontiguousarray(product.real)
 
     def measure(self) -> designs.ProductMeasure:
-        """Return the law of the frequencies."""
+        """Return the distribution of the frequencies."""
         return designs.ProductMeasure(self.distribution.ppf)
 
     def characteristic_function(self, t: FloatArray) -> FloatArray | ComplexArray:
         """Return E exp(i·t·ω) for each entry of t; real for closed forms that are.
 
-        Raises InvalidParameterError if the law has no closed form here and its distribution function is too
+        Raises InvalidParameterError if the distribution has no closed form here and its distribution function
+          is too
           rough.
         """
         parameters = dict(self.parameters)
@@ -190,12 +193,13 @@ _CLOSED_FORMS: dict[str | None, Callable[..., Any]] = {
 }
 
 
-# -- discrete laws ----------------------------------------------------------------------------------------
+# -- discrete distributions
+# ----------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=32)
 def _atoms(law: Law) -> tuple[FloatArray, FloatArray]:
-    """Return the values of a discrete law and their probabilities."""
+    """Return the values of a discrete distribution and their probabilities."""
     distribution = law.distribution
     if hasattr(distribution.dist, "xk"):  # values of the user's own
         values = np.asarray(distribution.dist.xk, np.float64)
@@ -205,7 +209,7 @@ def _atoms(law: Law) -> tuple[FloatArray, FloatArray]:
     outside = distribution.cdf(middle - _MAX_ATOMS // 2) + distribution.sf(middle + _MAX_ATOMS // 2)
     if outside > _TAIL:  # checked first, since SciPy walks to a quantile step by step
         problem = f"{law} spreads over more than {_MAX_ATOMS:_} values, too many to sum"
-        raise InvalidParameterError(f"{problem}; take a law with lighter tails")
+        raise InvalidParameterError(f"{problem}; take a distribution with lighter tails")
     first = lower if np.isfinite(lower) else distribution.ppf(_TAIL)
     last = upper if np.isfinite(upper) else distribution.isf(_TAIL)
     first, last = max(first, middle - _MAX_ATOMS // 2), min(last, middle + _MAX_ATOMS // 2)
@@ -230,7 +234,8 @@ def _in_parts(function: Callable[[FloatArray], ComplexArray], t: FloatArray, row
     return result
 
 
-# -- laws with a distribution function alone --------------------------------------------------------------
+# -- distributions with a distribution function alone
+# --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -312,8 +317,8 @@ def _density_panels(law: Law) -> Panels:
         if abs(2 * panels.series[0].sum() - 1) < 1e-11:
             return panels
     raise InvalidParameterError(
-        f"the distribution function of {law} is too rough to give the kernel to 1e-10; take another law, or "
-        "SpectralKernel.mixture"
+        f"the distribution function of {law} is too rough to give the kernel to 1e-10; take another one, "
+        "or SpectralKernel.mixture"
     )
 
 
@@ -379,7 +384,7 @@ def matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
 
 
 def _matern_debye(s: FloatArray, nu: float) -> FloatArray:
-    """Return the Matérn kernel where K_ν overflows (s small beside ν) or underflows (huge s: 0).
+    """Return the Matérn kernel where K_ν overflows (s small compared with ν) or underflows (huge s: 0).
 
     This is the expansion for large orders, DLMF 10.41.4, divided by its value at s = 0. It is written without
     cancellation, and is within 1e-12 wherever K_ν overflows.

@@ -104,7 +104,7 @@ def _product(part: str, text: str) -> base.Kernel:
     for piece in part.split("*"):
         factor = piece.strip()
         if not factor:
-            raise InvalidParameterError(f"`kernel` is {text!r}, with nothing beside an operator; {_FORM}")
+            raise InvalidParameterError(f"`kernel` is {text!r}, with nothing next to an operator; {_FORM}")
         if (number := _number(factor)) is None:
             kernels.append(_factor(factor, text))
         else:

@@ -56,7 +56,7 @@ class PositiveDefiniteness:
             f"density is {self.worst_density:.3g}, below {-self.tolerance:.1g}. By Bochner's theorem a "
             "kernel's density is nowhere negative. This function has points whose Gram matrix has a negative "
             f"eigenvalue, and it has no random features ({looked}). Take a kernel of this library, or give "
-            "the law of its frequencies to SpectralKernel"
+            "the distribution of its frequencies to SpectralKernel"
         )
 
 

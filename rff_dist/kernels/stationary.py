@@ -1,4 +1,4 @@
-"""Kernels of x − y: with a length scale, or given by the law of their frequencies (Bochner)."""
+"""Kernels of x − y: with a length scale, or given by the distribution of their frequencies (Bochner)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Stationary(base.ShiftInvariant):
 
     @abstractmethod
     def spectral_measure(self) -> designs.SpectralMeasure:
-        """Return the law of the frequencies for a unit length scale (Bochner's theorem)."""
+        """Return the distribution of the frequencies for a unit length scale (Bochner's theorem)."""
 
     @abstractmethod
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
@@ -394,7 +394,7 @@ class Sinc(OfCoordinates):
 
 
 def _matern_scales(nu: float, uniforms: FloatArray) -> FloatArray:
-    # Matérn's frequencies follow Student's t law: g·√(2ν/χ²), where χ²_2ν/2 follows Gamma(ν)
+    # Matérn's frequencies follow Student's t distribution: g·√(2ν/χ²), where χ²_2ν/2 follows Gamma(ν)
     with np.errstate(divide="ignore", over="ignore"):  # tiny nu may give infinite scales, which draws refuse
         return np.asarray(np.sqrt(nu / scipy.special.gammaincinv(nu, uniforms)))
 
@@ -417,25 +417,26 @@ def _uniform_quantile(uniforms: FloatArray) -> FloatArray:
     return np.asarray(2 * uniforms - 1)
 
 
-# -- kernels given by the law of their frequencies, by Bochner's theorem ---------------------------
+# -- kernels given by the distribution of their frequencies, by Bochner's theorem ---------------------------
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class SpectralKernel(Stationary):
-    """k(Δ) = E cos(ω'Δ/ℓ) for frequencies ω of any law: every shift-invariant kernel with k(0) = 1.
+    """k(Δ) = E cos(ω'Δ/ℓ) for frequencies ω of any distribution: every shift-invariant kernel with k(0) = 1.
 
-    The kernel is the real part of the law's characteristic function, exact to about 1e-10. A law that is not
-    symmetric about 0 gives the same kernel as its symmetrised form.
+    The kernel is the real part of the distribution's characteristic function, exact to about 1e-10. A
+    distribution that is not symmetric about 0 gives the same kernel as its symmetrised form.
 
     Parameters
     ----------
     distribution : frozen distribution of scipy.stats
         In radians per unit of the scaled inputs. A distribution of one number, continuous or discrete, is
-        the law of each coordinate of ω, and coordinates are independent; whole numbers give a kernel of
-        period 2πℓ. `multivariate_normal` is the law of ω itself, with one dimension per input column.
+        the distribution of each coordinate of ω, and coordinates are independent; whole numbers give a kernel
+        of period 2πℓ. `multivariate_normal` is the distribution of ω itself, with one dimension per input
+        column.
     length_scale : float or sequence of float of shape (n_features,)
-        Inputs are divided by it; a sequence gives one per input column. 1 by default, since the law has a
-        scale of its own.
+        Inputs are divided by it; a sequence gives one per input column. 1 by default, since the distribution
+        has a scale of its own.
 
     Raises
     ------
@@ -516,8 +517,8 @@ class SpectralKernel(Stationary):
         super().check_columns(n_features)
         if self._law.n_features not in (None, n_features):
             raise InvalidParameterError(
-                f"the law of the frequencies has {self._law.n_features} dimensions but the data have "
-                f"{n_features} columns"
+                f"the distribution of the frequencies has {self._law.n_features} dimensions but the data "
+                f"have {n_features} columns"
             )
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
@@ -571,7 +572,7 @@ def _root(covariance: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of normal laws of the frequencies; see `SpectralKernel.mixture`."""
+    """A mixture of normal distributions of the frequencies; see `SpectralKernel.mixture`."""
 
     weights: tuple[float, ...]
     means: tuple[Any, ...]

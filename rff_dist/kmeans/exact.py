@@ -6,7 +6,7 @@ row's squared distance to it is
     k(x, x) − (2/m)·Σ_C w_l·k(x, x_l) + (1/m²)·Σ_C Σ_C w_l·w_m·k(x_l, x_m).
 
 Each iteration assigns all rows to their nearest centres, until no row changes its cluster. An iteration takes
-O(n_samples² · n_clusters), and O(n_samples · n_clusters) memory beside the Gram.
+O(n_samples² · n_clusters), and O(n_samples · n_clusters) memory besides the Gram.
 
 Schölkopf, Smola & Müller (1998), section 5; Dhillon, Guan & Kulis (2004), Kernel k-means, Alg. 1; Arthur &
 Vassilvitskii (2007), k-means++.

@@ -513,7 +513,7 @@ def visit_tiles(
     float64, or with `whole` the int16 numbers of a `fixed_point_map`. Their memory is reused after `visit`
     has returned. With `chosen`, only these rows of the block are visited, and `first row` counts among them.
     Tiles are padded to multiples of 64 rows: BLAS rounds differently at the edges of other tiles, and a row's
-    features would depend on the rows beside it.
+    features would depend on the rows next to it.
 
     Raises DataError if X has the wrong number of columns, or holds NaN or infinity.
     """
@@ -550,7 +550,8 @@ def visit_tiles(
     machine.share_out(work, tiles)
 
 
-# A product with this takes 0.2 µs a row, `np.add.reduceat` on sorted rows 1.5; SciPy lets other threads run.
+# A product with this takes 0.2 µs per row, `np.add.reduceat` on sorted rows 1.5; SciPy lets other threads
+# run.
 def members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
     """Return ones where a row belongs to a cluster of a start, shape (n_init · n_clusters, n_rows).
 

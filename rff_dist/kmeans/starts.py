@@ -430,5 +430,5 @@ class LloydOptions:
             check_name(self.init, INITS, "init", also=", or an array of centres")
         elif self.n_init != 1:
             raise InvalidParameterError(
-                f"`n_init` is {self.n_init} beside given centres, which are one start; leave it out"
+                f"`n_init` is {self.n_init} together with given centres, which are one start; leave it out"
             )

@@ -101,7 +101,7 @@ def find_differences(
     if count_rows(spans) > MAX_COMPARED_ROWS:
         raise StatisticsError(
             f"{count_rows(spans):_} rows lie in chunks that differ from version {version} of the data, which "
-            f"the model holds; expected at most {MAX_COMPARED_ROWS:_}. Fit anew"
+            f"the model holds; expected at most {MAX_COMPARED_ROWS:_}. Fit again"
         )
     old, new = _read(before, spans), _read(after, spans)
     n_both = len(new.numbers)  # `old` has the same rows, and perhaps more at its end

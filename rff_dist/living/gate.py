@@ -38,7 +38,8 @@ _NEGLIGIBLE = 1e-6  # of a target's variance: smaller errors are treated as equa
 class HeldOut:
     """Rows that two models are compared on, which neither has seen; see above.
 
-    `sums`: statistics of these rows, to be subtracted, by how often their weights are halved in the champion
+    `sums`: statistics of these rows, to be subtracted, by how many times their weights are halved in the
+      champion
       and in the challenger; empty for test data.
     `champion`: solved without these rows.
     `errors`: the champion's errors on them.
@@ -117,7 +118,7 @@ def _linear_without(
 ) -> predicting.LinearModel:
     """Solve a model without some of its rows, with the same alpha.
 
-    `parts`: how often these rows' weights are halved in the model, and their statistics.
+    `parts`: how many times these rows' weights are halved in the model, and their statistics.
     """
     if not parts:
         return model.linear

@@ -81,7 +81,7 @@ class Fading:
         return self.spans[-1][1] - self.spans[place][1]
 
     def halved_since(self, before: Self) -> int:
-        """Return how often weights were halved since `before`, of rows whose spans are the same."""
+        """Return how many times weights were halved since `before`, of rows whose spans are the same."""
         if self.half_life != before.half_life or not self.spans:
             return 0
         return self.spans[-1][1] - before.spans[-1][1]
@@ -91,7 +91,7 @@ class Fading:
         return max((stop for stop, _ in self.spans[:-1] if self.age(stop - 1) > MOST_HALVINGS), default=0)
 
     def by_age(self, ranges: Iterable[Range]) -> dict[int, set[Range]]:
-        """Cut ranges at the ends of spans, and group them by how often their weights are halved."""
+        """Cut ranges at the ends of spans, and group them by how many times their weights are halved."""
         pieces: dict[int, set[Range]] = {}
         edges = [stop for stop, _ in self.spans[:-1]]
         for start, stop in ranges:
@@ -146,7 +146,7 @@ class NewRows:
     `left_out`: rows that stay out.
     `differences`: how versioned data differ from those that the model was made of; None for other data.
     `window`: which rows the model is to hold, as text for `Window.parse`.
-    `fading`: how often the weights of rows are halved.
+    `fading`: how many times the weights of rows are halved.
     `is_other_choice`: whether the model had another window or half-life.
     `start`: the first row that the model is to hold.
     `left`: rows that the model holds and that lie before `start`.
@@ -179,7 +179,7 @@ class NewRows:
         return merge_ranges([*stay, *((row, row + 1) for row in self._moved[:, 0].tolist())])
 
     def by_ages(self, model: RidgeModel, shared: Sequence[Range]) -> dict[tuple[int, int], list[Range]]:
-        """Group such rows by how often their weights are halved in the model, and how often now."""
+        """Group such rows by how many times their weights are halved in the model, and how many times now."""
         faded = Fading.from_card(model.card)
         moved = self._moved[are_in(self._moved[:, 0], shared)].tolist()
         here = [(row, row + 1) for row, _ in moved]
@@ -358,7 +358,7 @@ def check_updatable(model: RidgeModel) -> None:
         why = "its card does not say which rows it was trained on"
     else:
         return
-    raise StatisticsError(f"this model cannot be updated: {why}; train it anew on all rows")
+    raise StatisticsError(f"this model cannot be updated: {why}; train it again on all rows")
 
 
 def check_columns(model: RidgeModel, dataset: blocks.Dataset) -> None:

@@ -47,7 +47,7 @@ type RangesByAge = Mapping[int, set[differences.Range]]  # by how many times the
 class _Change:
     """Rows to add to the sums of a model, or to subtract from them.
 
-    `age`: how often their weights are halved now.
+    `age`: how many times their weights are halved now.
     """
 
     source: Dataset
@@ -167,7 +167,7 @@ def accumulate_new_rows(
     wanted = differences.without_rows([(block.start, block.stop) for block in blocks], rows.out)
     changes = _changes(model, dataset, rows, fading.by_age(wanted), halved)
     if changes is None:
-        logger.info("summing all %s rows anew", f"{differences.count_rows(wanted):_}")
+        logger.info("summing all %s rows again", f"{differences.count_rows(wanted):_}")
         statistics = ridge_statistics.RidgeStatistics.empty(spec).reweighted(0, fading.halvings)
         come = [_Change(dataset, ranges, age) for age, ranges in fading.by_age(wanted).items()]
     else:
@@ -189,8 +189,8 @@ def _changes(
 
     None too if it is not known how the model's rows were cut.
 
-    `wanted`: the blocks that the model is to hold, by how often the weights of their rows are halved.
-    `halved`: how often weights were halved since the model was made.
+    `wanted`: the blocks that the model is to hold, by how many times the weights of their rows are halved.
+    `halved`: how many times weights were halved since the model was made.
     """
     per_block, by_folds = model.card.get("rows_per_block"), model.card.get("summed_by_folds", False)
     if per_block is None or (by_folds and _folds(model) is None):

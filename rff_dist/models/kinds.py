@@ -81,7 +81,7 @@ class Kind:
     `read`: makes a model from a record and its URL.
     `write`: stores a model at a URL.
     `name`: returns "regression", "classifier" or "clusters" for a model.
-    `chosen`: returns what the lineage records about a model beside its features.
+    `chosen`: returns what the lineage records about a model besides its features.
     """
 
     record: str

@@ -9,9 +9,9 @@
         └── versions/N/              a record, as `write_record` makes it
             └── lineage.json         what it was made of; written last: without it there is no version N
 
-A publisher first claims a number, by creating a claim that nobody else has created. It writes the record and
+A publisher first claims a number, by creating a claim that no one else has created. It writes the record and
 then the lineage, notes in the claim that the version is published, and then replaces the pointer in one step,
-if nobody else has replaced it. A publisher that dies on the way leaves a claim, and perhaps a folder that no
+if no one else has replaced it. A publisher that dies on the way leaves a claim, and perhaps a folder that no
 one reads; the version before stays current. If a lineage is lost later, the claim or the pointer reveals it.
 """
 
@@ -468,7 +468,7 @@ class Claims:
         return _PUBLISHED in self._read(number)
 
     def is_given_up(self, number: int) -> bool:
-        """Return whether a number was claimed so long ago that nobody will publish it any more."""
+        """Return whether a number was claimed so long ago that no one will publish it any more."""
         try:
             claimed = datetime.fromisoformat(self._read(number)[_CLAIMED])
         except (ValueError, KeyError, TypeError):

@@ -317,7 +317,7 @@ def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
     Takes n_components² operations per row.
 
     Panels of 64 rows, the last one padded, run side by side in the pool. So a row's bits do not depend on the
-    rows beside it.
+    rows next to it.
 
     `rows`: float64 array of shape (n_samples, n_components). V.
     `factor`: float64 array of shape (n_components, n_components). U in its upper triangle.

@@ -40,7 +40,7 @@ class Iterated:
     """Where conjugate gradients ended.
 
     `solution`: float64 array of shape (n_components, n_columns).
-    `residual`: float64 array of the same shape. b − (A + alpha·I)·w, computed anew by one more product.
+    `residual`: float64 array of the same shape. b − (A + alpha·I)·w, computed again by one more product.
     `errors`: float64 array of shape (n_columns,). Estimates of the error's norm, see the module.
     `n_products`: products with A, including the one for the residual.
     """

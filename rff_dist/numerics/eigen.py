@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 # Threaded OpenBLAS segfaults in large symmetric kernels (numpy issue 19685): fine at 14,000, dead at 16,000.
 MAX_THREADED_COMPONENTS = 12_000
-# In smaller decompositions threads wait for one another: beside other work 0.4 s instead of 0.03.
+# In smaller decompositions threads wait for one another: next to other work 0.4 s instead of 0.03.
 MIN_THREADED_COMPONENTS = 512
 # LAPACK's eigenvalues, and centred sums, are in practice wrong by at most this many times n·eps·(largest).
 _LAPACK = 8.0
@@ -116,7 +116,7 @@ class RidgeSpectrum(solution.EquationFacts):
     def log_evidences(self, alphas: ArrayLike) -> FloatArray:
         """Log density of each target for every alpha, the noise variance profiled out, less constants.
 
-        y ~ N(0, σ²·(ZZ'/alpha + I)) with the σ² of the greatest density, an intercept taken out first.
+        y ~ N(0, σ²·(ZZ'/alpha + I)) with the σ² of the largest density, an intercept taken out first.
 
         `alphas`: float64 array of shape (n_alphas,). Penalties above 0.
         Returns float64 array of shape (n_alphas, n_targets): −½·(n·log q + Σ log(1 + λ/alpha)) with q = c −

@@ -71,7 +71,7 @@ class PenalizedLoss:
     `curvature`: h, a typical second derivative of the loss with respect to a score. It changes the number of
       evaluations, not the minimum.
     `reference`: the loss of scores of 0, which is J at W = 0; tolerances are relative to it. J itself goes to
-      0 with the penalty where classes are separable, and a tolerance relative to it would hardly be met.
+      0 with the penalty where classes are separable, and a tolerance relative to it would rarely be met.
     """
 
     loss: LossFunction

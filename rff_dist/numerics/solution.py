@@ -46,7 +46,7 @@ _CAUSES = {
         "some features repeat each other or are constant",
     ),
     SolveStatus.NOT_CONVERGED: (
-        "alpha is so small beside Z'Z that conjugate gradients meet rounding, or need more passes",
+        "alpha is so small compared with Z'Z that conjugate gradients meet rounding, or need more passes",
     ),
 }
 _REMEDIES = {

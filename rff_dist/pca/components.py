@@ -7,7 +7,7 @@ rows), and the volume V = Σ w d. Then the rows z·√V/d with weights w·d/V ha
 
     Σ w zz'/d − ss'/V,
 
-whose eigenvalues are those of D^(−1/2) K D^(−1/2) without the greatest, 1, which depends on degrees only. The
+whose eigenvalues are those of D^(−1/2) K D^(−1/2) without the largest, 1, which depends on degrees only. The
 scores are the random walk's eigenfunctions, nearly constant on clusters.
 
 Schölkopf, Smola & Müller (1998), Nonlinear component analysis as a kernel eigenvalue problem; von Luxburg
@@ -36,7 +36,7 @@ DEGREE_FLOOR = 0.01  # of the mean degree; with finitely many features, far rows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrincipalComponents:
-    """Directions of greatest variance of the features, the greatest first.
+    """Directions of largest variance of the features, the largest first.
 
     `components`: float64 array of shape (n_kept, n_components). Orthonormal rows; in each the coefficient of
       largest absolute value is positive.
@@ -106,7 +106,7 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
         )
     if n_kept < n_components:
         warnings.warn(
-            f"{n_kept} principal components in the place of {n_components}: the rows have no more directions "
+            f"{n_kept} principal components in place of {n_components}: the rows have no more directions "
             f"with a variance above rounding ({floor / divisor:.3g})",
             UserWarning,
             stacklevel=3,
@@ -265,7 +265,8 @@ def spectral_components(
     gram = equations.gram
     for start in range(0, len(gram), 512):  # in strips: the outer product would be a second matrix of D²
         gram[start : start + 512] -= np.outer(mean[start : start + 512], mean)
-    # `_decomposed` measures rounding by what centring subtracted, Σw·z̄z̄': this z̄ makes it the product above
+    # `_decomposed` measures rounding by what centring subtracted, Σw·z̄z̄': this z̄ makes it the product
+    #   above
     shift = mean / np.sqrt(equations.sum_of_weights)
     principal = _decomposed(replace(equations, feature_means=shift), n_components, divisor=1.0)
     return replace(principal, means=mean), volume

@@ -163,7 +163,7 @@ def _fit_normalized(
     principal, volume = components.spectral_components(total, degrees, n_components)
     if principal.eigenvalues[0] > 1.01:  # a Markov chain has none above 1
         logger.warning(
-            "the greatest eigenvalue of the degree-normalised kernel is %.3g, but an exact one has none "
+            "the largest eigenvalue of the degree-normalised kernel is %.3g, but an exact one has none "
             "above 1: there are too few features for so narrow a kernel; take Nyström features, more "
             "features, or a larger length scale",
             principal.eigenvalues[0],

@@ -211,7 +211,7 @@ def find_wrong_sums(products: protocol.Products) -> str | None:
 
 
 def _gram(products: protocol.Products, numbers: IntArray) -> FloatArray:
-    """Return the products of all features with each other, and a region beside the diagonal once more."""
+    """Return the products of all features with each other, and a region next to the diagonal once more."""
     tile = products.tile(*numbers.shape)
     n_components, rows = len(numbers), slice(0, numbers.shape[1])
     panel = tile.panel(0, n_components, rows)

@@ -33,7 +33,7 @@ class Tile(ABC):
 
     @abstractmethod
     def clear(self, n_rows: int) -> None:
-        """Begin anew with `n_rows` rows, at most as many as the tile was made for."""
+        """Begin again with `n_rows` rows, at most as many as the tile was made for."""
 
     @abstractmethod
     def panel(self, start: int, stop: int, rows: slice) -> FloatArray:

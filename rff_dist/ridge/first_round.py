@@ -355,7 +355,7 @@ def _is_dense(kernel: base.Kernel) -> bool:
 
 
 def is_settled(half: float, whole: float) -> bool:
-    """Return whether half of the components err as little, so that twice as many will hardly gain."""
+    """Return whether half of the components err as little, so that twice as many will gain little."""
     return half <= (1 + SETTLED) * whole
 
 

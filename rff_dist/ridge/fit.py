@@ -331,7 +331,7 @@ class Compared:
         self._all.append(result)
 
     def settled(self, penalty: Penalty) -> bool:
-        """Return whether half of the components err as little, so that twice as many will hardly gain."""
+        """Return whether half of the components err as little, so that twice as many will gain little."""
         best = self._best
         assert best is not None  # there are maps
         half = best.drawn.n_components // 4 * 2
@@ -446,7 +446,7 @@ def with_held_out_scores(trained: Trained, prepared: Prepared, choices: Choices)
 def conclude(
     trained: Trained, prepared: Prepared, choices: Choices, chosen: first_round.Chosen, budget: Budget
 ) -> Trained:
-    """Warn of what may hardly hold for new rows, and list the candidates that were tried, and left out."""
+    """Warn of what may not hold for new rows, and list the candidates that were tried, and left out."""
     solved, model, dataset = trained.solved, trained.model, prepared.dataset
     if budget.limit is not None:
         model = model.with_card(time_limit=budget.limit, untried=budget.untried)

@@ -295,7 +295,7 @@ def _with_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, N
 
 
 def describe_ranks(feature_map: maps.FeatureMap) -> dict[str, Any]:
-    """Return a card's entry about the columns that are mapped by ranks to a normal law, if there are any."""
+    """Return a card's entry about columns mapped by ranks to a normal distribution, if there are any."""
     standardizer = feature_map.standardizer
     columns = () if standardizer is None else standardizer.ranked_columns
     return {"ranked_columns": list(columns)} if columns else {}

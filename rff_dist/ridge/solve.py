@@ -172,7 +172,7 @@ def solve_with(statistics: RidgeStatistics, alpha: ArrayLike, *, fit_intercept: 
     return Solved(cholesky.solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
 
 
-# -- warnings if alpha was chosen by errors that hardly hold for new rows --------------------------
+# -- warnings if alpha was chosen by errors that may not hold for new rows --------------------------
 
 
 MAX_LEVERAGE = 0.95  # mean over rows; above it rows are as good as interpolated
@@ -199,7 +199,7 @@ NEGLIGIBLE_ROUNDING = 5e-4  # deviations of the targets
 
 
 def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0, classes: bool = False) -> None:
-    """Warn if alpha was chosen by errors that hardly hold for new rows.
+    """Warn if alpha was chosen by errors that may not hold for new rows.
 
     At the lower end of the range a better alpha may lie below, and near the rounding error of Z'Z the
     coefficients depend on rounding. With a mean leverage near 1 the rows are interpolated. Coefficients that

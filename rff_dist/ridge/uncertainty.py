@@ -83,7 +83,7 @@ def predictive_model(
     `statistics`: those of the training rows.
     `alpha`: float or array of shape (n_targets,). The penalty.
     `fit_intercept`: whether `linear` has an intercept.
-    Raises SolveError if A + alpha·I is singular up to rounding, or there are no observations beside the one
+    Raises SolveError if A + alpha·I is singular up to rounding, or there are no observations besides the one
       that an intercept takes.
     """
     equations = statistics.normal_equations(fit_intercept=fit_intercept)

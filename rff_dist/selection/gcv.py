@@ -82,7 +82,7 @@ def generalized_cross_validation(spectrum: eigen.RidgeSpectrum, alphas: ArrayLik
     return np.where(determined, mean_square / np.where(determined, remaining, 1.0) ** 2, np.inf)
 
 
-# Only by name: GCV puts the mean leverage in the place of each row's. With D near n, or tails in the inputs,
+# Only by name: GCV puts the mean leverage in place of each row's. With D near n, or tails in the inputs,
 # it is smallest at the rounding floor: on three real sets it errs by 7.34, 45.9 and 6.13 standard deviations,
 # where folds err by 0.74, 0.34 and 0.37.
 def select_alpha(
@@ -92,7 +92,7 @@ def select_alpha(
     criterion: Criterion = "gcv",
     per_target: grids.PerTarget = False,
 ) -> Selection:
-    """Choose the alpha with the least GCV or the greatest evidence, for all targets or for each.
+    """Choose the alpha with the least GCV or the largest evidence, for all targets or for each.
 
     An alpha for all targets has the least mean of GCV / variance, so that units do not matter; constant
     targets do not count. Evidences of several targets add up. If scores differ by less than 1e-10 of the

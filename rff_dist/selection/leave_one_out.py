@@ -215,7 +215,7 @@ def select_by_press(table: LeaveOneOut, *, per_target: grids.PerTarget = False) 
     """Return the alpha of the least leave-one-out error, for all targets or for each.
 
     An alpha for all targets has the least mean of error / variance, so that units do not matter; constant
-    targets do not count. Among scores within 1e-10 of the variance the larger alpha is taken.
+    targets do not count. Among scores that differ by less than 1e-10 the larger alpha is taken.
 
     `per_target`: whether each target has an alpha of its own; "auto" gives one to targets whose error it
       lowers by more than 1 %.

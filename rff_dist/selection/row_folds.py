@@ -95,7 +95,7 @@ def leave_out_each(
     counted = np.ones(len(Z), bool) if weights is None else weights > 0
     times = np.ones(len(Z)) if weights is None else weights[counted]
     centred = _Centred.of(Z[counted], y[counted], times, fit_intercept=fit_intercept)
-    # threads of decompositions of up to 512 components wait for each other: beside other work 0.4 s for 0.03
+    # threads of decompositions of up to 512 components wait for each other: next to other work 0.4 s for 0.03
     with machine.limit_blas(1):
         U, eigenvalues, rest, outside = centred.orthogonal()
         shares = alphas[:, np.newaxis] / (eigenvalues + alphas[:, np.newaxis])
@@ -216,13 +216,13 @@ class _Centred:
 
 # -- few rows --------------------------------------------------------------------------------------
 #
-# Errors of few rows hardly tell alphas apart, and the smallest of those that are as good is easily far too
+# Errors of few rows barely tell alphas apart, and the smallest of those that are as good is easily far too
 # small. So the largest alpha whose error is within one standard error of the least is taken. The standard
 # error is that of the differences row by row, in which most of what makes rows easy or hard to predict
 # cancels.
 #
 # With this rule 38 of 349 nasty draws err by more than 1.1 times the error of the best alpha. It would be 48
-# with half a standard error, 60 with one and a half, 96 by the greatest evidence, and 62 by the greatest
+# with half a standard error, 60 with one and a half, 96 by the largest evidence, and 62 by the largest
 # evidence among the alphas within the error. Leaving out all copies of a row together is no better: of 115
 # draws with copies 13 fail, not 9. If errors clipped at ten times their mean were tested as well, two fewer
 # of the 38 would fail, and five fewer of 42 in 240 smooth draws.

@@ -1,4 +1,4 @@
-"""Products of Z'Z with a few vectors, one pass each, where Z'Z itself would be too large or too dear.
+"""Products of Z'Z with a few vectors, one pass each, where Z'Z itself would be too large or too expensive.
 
 As in all sums the features are unnormalised: U. A pass sums U'W(UV − 1o'), where W holds the rows' weights,
 as integers on a grid that the trace of U'WU fixes. So the sums have the same bits in any order and grouping.
@@ -114,7 +114,7 @@ def sum_targets(rows: blocks.Rows, state: TargetState) -> TargetSums:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Validation:
-    """Solutions that a pass validates, beside its products, on the rows held out by a split.
+    """Solutions that a pass validates, in addition to its products, on the rows held out by a split.
 
     `coefficients`: float64 array of shape (n_components, n_columns). For unnormalised features.
     `intercept`: float64 array of shape (n_columns,).

@@ -29,11 +29,12 @@ logger = logging.getLogger(__name__)
 # cannot have a large kurtosis: their limit is an eighth of their number, but at least the first number.
 # Measured: R² with ranks in all columns less R² with means and deviations, on generated problems of 5,000
 # rows, one seed. With a kurtosis above 170 (Student t₁.₅, log-normal of sigma 2) ranks gain 0.02 to 0.36, and
-# -0.01 to 0.02 with tuned widths. Below 60 no threshold is right: with skew laws (exponential, log-normal of
-# sigma 1) ranks lose up to 0.08, with symmetric ones (Laplace, t₃ to t₅) they gain up to 0.16 for one target
-# and lose 0.01 for another; with tuned widths they gain -0.04 to 0.01. On two real sets a limit of 100
-# changed no error by more than 1 %, and one of 20 made an error 22 % larger. The eighth was chosen on 100 to
-# 1,000 generated rows: t₁.₅ columns have a kurtosis of n/5 and gain 0.17 to 0.23, exponential ones n/18.
+# -0.01 to 0.02 with tuned widths. Below 60 no threshold is right: with skew distributions (exponential,
+# log-normal of sigma 1) ranks lose up to 0.08, with symmetric ones (Laplace, t₃ to t₅) they gain up to 0.16
+# for one target and lose 0.01 for another; with tuned widths they gain -0.04 to 0.01. On two real sets a
+# limit of 100 changed no error by more than 1 %, and one of 20 made an error 22 % larger. The eighth was
+# chosen on 100 to 1,000 generated rows: t₁.₅ columns have a kurtosis of n/5 and gain 0.17 to 0.23,
+# exponential ones n/18.
 HEAVY_KURTOSIS = (12.0, 100.0)
 
 type _Counts = labelled.LabelCounts | None  # None: too many groups
@@ -130,7 +131,7 @@ def check_same_rows(moments: Moments, targets: exact_sums.ExactSum, spec: specs.
         raise ConflictError(
             f"the {' and '.join(differing)} of the {moments.n_samples:_} rows do not add up to what they did "
             "in the pass before: the data were changed between the two passes, and no result was made. "
-            "Repeat this when nobody writes to the data; versioned data may be changed during a job"
+            "Repeat this when no one writes to the data; versioned data may be changed during a job"
         )
 
 

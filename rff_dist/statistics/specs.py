@@ -229,7 +229,7 @@ def gram_of(statistics: ridge_statistics.RidgeStatistics, center: FloatArray | N
         for first in range(0, height, _STRIP_ROWS):
             strip = slice(first, min(first + _STRIP_ROWS, height))
             rows = slice(row + strip.start, row + strip.stop)
-            # in place: fresh pages for arrays beside the result took most of the time of a small Gram
+            # in place: fresh pages for arrays next to the result took most of the time of a small Gram
             part = _numbers(statistics, (row, column, offset), strip, out=gram[rows, columns])
             if center is not None:
                 part -= np.outer(center[rows], center[columns])

@@ -12,7 +12,7 @@ from rff_dist.data import blocks, columns, memory
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, datasets, groups
 
-ID = "id"  # the array of the rows' ids, which are written beside their predictions
+ID = "id"  # the array of the rows' ids, which are written next to their predictions
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Conditional writes in every kind of store, which hold only if nobody else wrote, and locks on files.
+"""Conditional writes in every kind of store, which hold only if no one else wrote, and locks on files.
 
 Object stores compare by themselves: `If-None-Match` creates, `If-Match` with the ETag that was read replaces.
 Folders use a lock of the operating system, which ends with its process, and stores in memory a lock of this
@@ -101,7 +101,7 @@ def create_bytes(store: Store, key: str, content: bytes, *, where: locations.Loc
 def replace_bytes(
     store: Store, key: str, content: bytes, *, expected: Tagged | None, where: locations.Location | str
 ) -> bool:
-    """Store bytes under `key` if nobody has changed what is there since it was read; return whether so.
+    """Store bytes under `key` if no one has changed what is there since it was read; return whether so.
 
     Readers see the old bytes or the new ones, also after a power cut. `content` must differ from every other
     caller's, as for `create_bytes`.
@@ -146,7 +146,7 @@ def _locked(store: Store, key: str) -> Iterator[None]:
 
 
 def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any) -> bool:
-    """Create or replace an object on condition that nobody else did meanwhile."""
+    """Create or replace an object on condition that no one else did meanwhile."""
     import obstore
     from obstore.exceptions import AlreadyExistsError, GenericError, NotSupportedError, PreconditionError
 
@@ -163,7 +163,7 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
                 put()
             except GenericError:
                 # When a connection broke, the bytes may have arrived or not, so obstore does not repeat the
-                # request. Here that is safe, since nobody else writes the same bytes.
+                # request. Here that is safe, since no one else writes the same bytes.
                 put()
         except FileNotFoundError:
             if expected is None:  # The bucket itself is missing.
@@ -221,7 +221,7 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
                     time.sleep(_STEP_S)
                     continue
                 what = busy or f"{path} has been locked for {_PATIENCE_S:g} s"
-                text = f"{what}: {_holder_of(file)}; expected nobody. Wait until it is done"
+                text = f"{what}: {_holder_of(file)}; expected no one. Wait until it is done"
                 raise OutputBusyError(text) from error
             except OSError as error:  # Some network file systems are mounted without locks.
                 logger.warning("%s has no locks (%s): %s", path.parent, error.strerror or error, _RISK)

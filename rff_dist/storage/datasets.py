@@ -341,7 +341,7 @@ def changed_rows(
       a cache with `other`, so that common chunks are read once; `ranges`: ascending (start, stop) rows of
       `other` in chunks that differ or beyond the dataset's last row.
     Raises NoSuchVersionError if the version has expired or belongs to another dataset, or if the dataset's
-      arrays were written anew since.
+      arrays were written again since.
     """
     address, names = dataset._address, dataset._array_names
     if address is None or dataset.version is None:
@@ -357,7 +357,7 @@ def changed_rows(
     chunks = [changed.get(name, set()) for name in names if name is not None]
     numbers = {place[0] for places in chunks if places is not None for place in places}
     if None in chunks or other.chunk_rows != dataset.chunk_rows:
-        raise NoSuchVersionError(f"all rows of {location} were written anew since version {before}")
+        raise NoSuchVersionError(f"all rows of {location} were written again since version {before}")
     rows = dataset.chunk_rows
     beyond = range(dataset.n_samples // rows, -(-other.n_samples // rows))
     left = [i for i in sorted(numbers.union(beyond)) if i * rows < other.n_samples]  # `other` may be shorter

@@ -1,7 +1,7 @@
 """How a dataset is begun, put in place and found again, also in stores that cannot rename.
 
-On disk and in memory a dataset is written beside its place and moved there. In an object store the first
-dataset is written in its place: `zarr.json` is created on condition that nobody else did, says that the
+On disk and in memory a dataset is written next to its place and moved there. In an object store the first
+dataset is written in its place: `zarr.json` is created on condition that no one else did, says that the
 dataset is unfinished, and is replaced last. A dataset that is overwritten must stay whole for its readers, so
 the next generation is written to a folder in it, and `zarr.json` then names that folder in one request, if it
 still is what it was when the writing began::
@@ -11,7 +11,7 @@ still is what it was when the writing began::
     ├── generation-<token>/       the dataset
     └── generation-<token>/       the one before, for readers that have it open; the next write removes it
 
-Nobody writes where another writer has begun, dead or alive: what a writer left unfinished in the place stays
+No one writes where another writer has begun, dead or alive: what a writer left unfinished in the place stays
 claimed, and the next dataset becomes a generation. So a writer that lives on after it was taken for dead can
 neither damage what the others write nor publish over it.
 """

@@ -52,7 +52,7 @@ class Address:
             raise ConflictError(
                 f"{self.url} was changed while it was read, or is another folder on another machine: now "
                 f"{files}, when it was opened {self.files}. A result could mix old and new rows: nothing was "
-                "published. Repeat this when nobody writes there; versioned data may be changed "
+                "published. Repeat this when no one writes there; versioned data may be changed "
                 "meanwhile (`rff-dist data convert`)"
             )
 
@@ -377,7 +377,7 @@ def complete(
 ) -> None:
     """Write a group's attributes, with a manifest that binds its arrays. This is the last write of a dataset.
 
-    In an object store this publishes the dataset, if nobody has replaced the group's metadata meanwhile.
+    In an object store this publishes the dataset, if no one has replaced the group's metadata meanwhile.
 
     `names`: names of the arrays.
     `attributes`: new or changed attributes, among them the manifest's entries about the rows.
@@ -400,7 +400,7 @@ def complete(
     manifest[_DIGEST] = _digest_of(document)
     content = json.dumps(document, indent=2).encode()
     if not isinstance(store, ObjectStore):
-        # Nobody else writes to a hidden folder or a session of Icechunk.
+        # No one else writes to a hidden folder or a session of Icechunk.
         locations.write_bytes(store, _FILE, content)
     else:
         conditional.publish_bytes(store, _FILE, content, expected=before, location=place)

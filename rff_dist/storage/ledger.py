@@ -188,7 +188,7 @@ class FileLedger:
 
 
 def ledger_place(output: locations.Location) -> locations.Location | None:
-    """Return the place of an output's ledger, beside it; None if nothing can be kept."""
+    """Return the place of an output's ledger, next to it; None if nothing can be kept."""
     return None if output.scheme == "memory" else output.hidden("ledger")  # Memory ends with its process.
 
 

@@ -98,7 +98,7 @@ class Location:
         return replace(self, path=f"{self.path}/{name}")
 
     def hidden(self, kind: str) -> Self | None:
-        """Return the hidden folder `.NAME.KIND` beside this place; None if this is a whole bucket."""
+        """Return the hidden folder `.NAME.KIND` next to this place; None if this is a whole bucket."""
         parent, separator, name = self.path.rpartition("/")
         if self.is_remote and not separator:
             return None
@@ -119,7 +119,7 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
         raise StorageError(
             f"not a location: {text!r}; expected a path or a URL such as s3://bucket/data.zarr"
         )
-    if "::" in text:  # as fsspec writes chains, whose inner scheme nobody would check
+    if "::" in text:  # as fsspec writes chains, whose inner scheme no one would check
         raise StorageError(
             f"chained URLs are not followed: {redact(text)}; expected one location. Copy the data first"
         )
@@ -354,7 +354,7 @@ def stored_bytes(store: Store, path: str, label: str) -> int:
 def write_bytes(store: Store, key: str, content: bytes) -> None:
     """Store bytes under `key`: readers see the old bytes or the new ones, also after a power cut.
 
-    In a folder they are written to a temporary file beside `key` first.
+    In a folder they are written to a temporary file next to `key` first.
     """
     write_parts(store, key, [content])
 

@@ -68,7 +68,7 @@ def check_output(
             above = locations.Location("file", str(parent))
             if repositories.is_versioned(above) or any(holds(above, name) for name in locations.NODE_FILES):
                 raise StorageError(
-                    f"the output {location} lies inside the Zarr data {parent}; write beside it"
+                    f"the output {location} lies inside the Zarr data {parent}; write next to it"
                 )
     if not locations.exists(location):
         _refuse_others_objects(location)
@@ -97,7 +97,7 @@ def check_output(
             f"{location} is not replaced: overwriting would remove what is there, and it holds none of "
             f"{', '.join(marker)}. Remove it yourself if you do not need it"
         )
-    # A model is written inside its folder, a dataset beside its place.
+    # A model is written inside its folder, a dataset next to its place.
     _try_writing(location.child("model") if locations.RECORD_FILE in marker else location)
 
 
@@ -258,7 +258,7 @@ def is_unfinished(location: locations.Location) -> bool:
 
 
 def beside(location: locations.Location, kind: str) -> list[locations.Location]:
-    """Return the hidden folders `.NAME.KIND…` beside `location`, which runs use until they end."""
+    """Return the hidden folders `.NAME.KIND…` next to `location`, which runs use until they end."""
     if (first := location.hidden(kind)) is None:
         return []
     parent, slash, start = first.path.rpartition("/")
@@ -281,16 +281,16 @@ def _overlap(a: locations.Location, b: locations.Location) -> bool:
 
 # -- one writer at a time --------------------------------------------------------------------------
 #
-# In a folder the lease is a lock of the operating system on the file `.NAME.lock` beside the output. It ends
+# In a folder the lease is a lock of the operating system on the file `.NAME.lock` next to the output. It ends
 # with its process, so that no clock matters. Whoever gets it removes what killed writers left there.
 #
-# In an object store the lease is an object in `.NAME.lease` beside the output. It is created if there is
-# none, or replaced if nobody else has replaced it, and its holder renews it every `BEAT_S` seconds. The
+# In an object store the lease is an object in `.NAME.lease` next to the output. It is created if there is
+# none, or replaced if no one else has replaced it, and its holder renews it every `BEAT_S` seconds. The
 # kernel tells whether a holder on this machine lives. A holder on another machine counts as dead `EXPIRES_S`
 # after its last sign of life, once it has been watched for a while longer without another sign (clocks of two
 # machines may differ). A slow machine can lose such a lease while it lives. So the lease saves two runs from
 # working in vain, and does not protect the output: whoever publishes in an object store replaces its pointer
-# on condition that nobody else did (`storage.conditional`), after a last look at the lease (`check_lease`).
+# on condition that no one else did (`storage.conditional`), after a last look at the lease (`check_lease`).
 
 
 #: Seconds between two signs of life of a holder.
@@ -358,7 +358,7 @@ def _in_folder(location: locations.Location, holder: str) -> Iterator[Callable[[
     output = Path(location.path)
     path = output.with_name(f".{output.name}.lock")
     with ExitStack() as stack:
-        with locations.store_errors(f"no lease can be kept beside {location}", ""):
+        with locations.store_errors(f"no lease can be kept next to {location}", ""):
             path.parent.mkdir(parents=True, exist_ok=True)
             busy = f"another run is writing {location}"
             file = stack.enter_context(conditional.lock_file(path, holder=holder, busy=busy))
@@ -485,7 +485,7 @@ def _take(store: Store, location: locations.Location, holder: str) -> _Claim:
         if stored is not None and not _is_void(store, stored, location):
             raise OutputBusyError(
                 f"another run is writing {location}: {_Claim.from_bytes(stored.content).describe()}; "
-                f"expected nobody. Wait until it is done; if it was killed, its lease ends {EXPIRES_S:g} s "
+                f"expected no one. Wait until it is done; if it was killed, its lease ends {EXPIRES_S:g} s "
                 "after its last sign of life"
             )
         claim = _Claim.of_this_process(holder)
@@ -513,8 +513,8 @@ def _is_void(store: Store, stored: conditional.Tagged, location: locations.Locat
 
 
 def _folder(location: locations.Location) -> locations.Location:
-    """Return the claim's folder, beside the location, since that may be replaced as a whole."""
-    return location.hidden("lease") or location.child(".lease")  # Nothing is beside a whole bucket.
+    """Return the claim's folder, next to the location, since that may be replaced as a whole."""
+    return location.hidden("lease") or location.child(".lease")  # Nothing is next to a whole bucket.
 
 
 def _this_machine() -> str:

@@ -227,7 +227,7 @@ class Output:
 
     def _open(self, name: str) -> zarr.Array[Any]:
         try:
-            # Opening to write would create anew a store in memory that is gone, opening to read fails.
+            # Opening to write would replace a store in memory that is gone; opening to read fails.
             place = self.staged.place
             store = locations.open_store(place, read_only=place.scheme == "memory").with_read_only(False)
             return zarr.open_array(store, path=name, mode="r+", config=EVERY_CHUNK)

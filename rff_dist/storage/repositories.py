@@ -48,7 +48,7 @@ _REQUEST_S = 30
 # In an object store a writer may be at work on chunks that no snapshot names yet.
 _SPARED = timedelta(days=1)
 
-#: Each array's chunks that differ from another snapshot's; None: all, since the array was made anew.
+#: Each array's chunks that differ from another snapshot's; None: all, since the array was made again.
 type Chunks = dict[str, set[tuple[int, ...]] | None]
 
 
@@ -90,7 +90,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a dataset, which nobody else sees before it is committed.
+    """A change of a dataset, which no one else sees before it is committed.
 
     `store`: the Zarr store to write to.
     `before`: the snapshot with which the change began.

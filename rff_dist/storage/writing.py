@@ -170,7 +170,7 @@ def write_batches(
     unchanged = "; what was there before is unchanged"
     with ExitStack() as stack, locations.store_errors(f"{location} could not be written", unchanged):
         if location.is_remote:
-            # The lease comes first here, so that nobody publishes between the look and the start.
+            # The lease comes first here, so that no one publishes between the look and the start.
             stack.enter_context(output_places.hold(location, holder="a writer"))
         output_places.check_output(
             location, overwrite=how.overwrite, inputs=inputs, marker=locations.DATASET_FILES

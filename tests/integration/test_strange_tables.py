@@ -141,7 +141,7 @@ def test_text_is_classified(tmp_path):
     ("values", "message"),
     [
         (["same"] * N, "'y' is same in all rows to train on, so there is nothing to predict"),
-        ([f"v{i}" for i in range(N)], "hardly any text of the target 'y' comes twice"),
+        ([f"v{i}" for i in range(N)], "almost no text of the target 'y' comes twice"),
         (pd.date_range("2024-01-01", periods=N), "the target 'y' is a date"),
     ],
 )

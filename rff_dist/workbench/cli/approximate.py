@@ -1,4 +1,4 @@
-"""Whether D is large enough: the error of the features on a sample of the data, beside theory's bounds."""
+"""Whether D is large enough: the error of the features on a sample of the data, next to theory's bounds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def approximate(
     measured: Measured,
     plot: str | None = fields.option("Draw the error against D.", None, unit="PNG", writes=True),
 ) -> Document:
-    """Measure whether D is large enough: the features' error on sampled rows, beside theory's bounds.
+    """Measure whether D is large enough: the features' error on sampled rows, next to theory's bounds.
 
     Only the sampled rows are read. They alone give the means, the deviations and the median distance.
     """
@@ -146,7 +146,7 @@ class Theory:
     `found`: the measured errors.
     `laws`: for each measure, the error of a number of components, and the components for an error. The
       measure "compact_set" is the largest error at any two points of the box that holds the inputs.
-    `refusals`: why the other measures have no law.
+    `refusals`: why the other measures have no rate.
     """
 
     found: approximation.ApproximationError
@@ -154,7 +154,7 @@ class Theory:
     refusals: Mapping[str, str]
 
     def bounds(self, n_components: int) -> dict[str, float | None]:
-        """Return theory's error for each measure; None where there is no law."""
+        """Return theory's error for each measure; None if it has no rate."""
         laws = {name: self.laws.get(name) for name in BOUNDED}
         return {name: None if law is None else law[0](n_components) for name, law in laws.items()}
 

@@ -139,7 +139,7 @@ def check_products() -> Iterator[Finding]:
 
 
 def check_disk(data: str | None) -> Iterator[Finding]:
-    """Report the free space for outputs, here and beside the data."""
+    """Report the free space for outputs, here and next to the data."""
     places = {Path.cwd()}
     if data is not None and "://" not in data and Path(data).exists():
         places.add(Path(data).absolute().parent)

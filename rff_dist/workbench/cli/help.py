@@ -48,7 +48,7 @@ COMMANDS = {
     },
 }
 
-#: The options that `--help` shows beside those that are required; `--help-all` shows all.
+#: The options that `--help` shows in addition to those that are required; `--help-all` shows all.
 FIRST = {
     *("help_all", "config", "json", "register", "overwrite", "plot", "report", "scheduler"),
     *("kernel", "kernels", "length_scales", "n_components", "alpha", "classify", "test", "memory"),
@@ -102,7 +102,7 @@ def _text(entry: Any, everything: bool) -> str:
 
 
 def entries(rows: Iterable[tuple[str, str]], names: int = OF_COMMAND) -> Iterator[str]:
-    """Yield lines of names, each with its text beside it; the text of a long name begins on the next line."""
+    """Yield lines of names, each with its text; the text of a long name begins on the next line."""
     indent = " " * (MARGIN + names)
     for name, text in rows:
         wrapped = textwrap.wrap(text, max(20, _width() - len(indent)), break_on_hyphens=False) or [""]

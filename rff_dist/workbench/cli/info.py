@@ -103,7 +103,7 @@ def _contents_document(record: Mapping[str, Any]) -> Document:
 
 
 def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Return the attributes, which are stored beside the arrays, in words."""
+    """Return the attributes, which are stored next to the arrays, in words."""
     from rff_dist.storage.appending import SOURCES, known_sources
 
     facts = {
@@ -123,7 +123,7 @@ def _arrays_table(record: Mapping[str, Any]) -> words.Table:
         chunks = _shape_words(array["chunks"])
         if array["shards"]:
             chunks += f" in {_shape_words(array['shards'])}"
-        # These two say how numbers become bytes and chunks become a shard, which interests nobody.
+        # These two say how numbers become bytes and chunks become a shard, which interests no one.
         plain = ("bytes", "sharding_indexed")
         codecs = ", ".join(dict.fromkeys(name for name in array["codecs"] if name not in plain))
         damage = "noticed" if array["checksum"] else words.Alert("undetectable")

@@ -46,7 +46,7 @@ REPORT = fields.option(
 
 @fields.group
 class Shown:
-    """What every command takes beside its own options."""
+    """What every command takes in addition to its own options."""
 
     panel: ClassVar[str] = "What is shown, and where options come from"
 

@@ -95,8 +95,8 @@ class Drawing(Kind):
     )
     standardize: Standardize = fields.option(
         "Scaling of the input columns. true (yes): subtract the mean, divide by the standard deviation. "
-        "rank: map the ranks of the values to a normal law. auto: rank for columns with heavy tails, true "
-        "for the others. false (no): no scaling.",
+        "rank: map the ranks of the values to a normal distribution. auto: rank for columns with heavy "
+        "tails, true for the others. false (no): no scaling.",
         "auto",
         unit="HOW",
     )

@@ -103,14 +103,14 @@ def check_models(urls: Sequence[str], location: locations.Location) -> None:
         if version is None:
             raise StatisticsError(
                 f"{redact(url)} was trained on data without versions, so rows cannot be taken out of it; "
-                "fit it anew on the rows that are left"
+                "fit it again on the rows that are left"
             )
         try:
             repositories.find_snapshot(location, str(version))
         except NoSuchVersionError as error:
             raise NoSuchVersionError(
                 f"{redact(url)} was trained on version {version}, which {location} does not have (any "
-                "more); expected one that `rff-dist data log` lists. Fit it anew when the rows are deleted"
+                "more); expected one that `rff-dist data log` lists. Fit it again when the rows are deleted"
             ) from error
 
 
@@ -208,7 +208,7 @@ def _models(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
 
 
 def _models_nearby(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
-    """Find models that nobody named, in the folder of the data and one below, by the versions they are of."""
+    """Find models that no one named, in the folder of the data and one below, by the versions they are of."""
     readable = {snapshot.id for snapshot in repositories.other_snapshots(gone.location)}
     named = {locations.parse_location(url) for url in urls}
     for place in _models_in(gone.location):
@@ -279,7 +279,7 @@ def _count_centres(model: RidgeModel, X: np.ndarray) -> int:
     _, stored = model.feature_map.record()
     stores = np.zeros(len(inputs), bool)
     for name, table in stored.items():
-        # A part of a map that sees some of the columns stores their numbers beside its centres.
+        # A part of a map that sees some of the columns stores their numbers next to its centres.
         columns = stored.get(f"{name.rpartition('_')[0]}_columns")
         rows = inputs if columns is None else inputs[:, columns]
         if table.shape[1:] == rows.shape[1:]:

@@ -168,7 +168,8 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
             url, names = stack.enter_context(rows), {}
         dataset = open_rows(url, model, names)
         engine = stack.enter_context(do.open_engine(dataset.n_samples))
-        if url == source.data:  # rows of a table are ingested anew each time, so a run cannot go on from them
+        # rows of a table are ingested again each time, so a run cannot go on from them
+        if url == source.data:
             stack.enter_context(steps.resumable(engine, output))
         start = time.perf_counter()
         write = _write_file if is_file else _write_group
@@ -190,7 +191,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
 
 
 def _describe_interval(coverage: float, model: Any) -> Summary:
-    by = "the normal law" if model.held_out is None else "cross-validated residuals"
+    by = "the normal distribution" if model.held_out is None else "cross-validated residuals"
     return {"coverage": coverage, "by": by}
 
 

@@ -5,7 +5,7 @@ model, which has not seen them → hold out rows → sum → test for drift → 
 publish it, or keep the champion and record the reason. Nothing is written before the last step, so a run that
 died is simply repeated.
 
-**Refused rows.** Nothing is published. The document `refused.json` beside the model records the range of the
+**Refused rows.** Nothing is published. The document `refused.json` next to the model records the range of the
 rows, a fingerprint and the reason. Later runs skip these rows, judge later ones on their own, and leave the
 refused ones out of the model's statistics. A backfill judges them again, from a given row on. Rows of a
 version that was rolled back count as refused too. A refused correction or deletion is recorded likewise, and
@@ -232,7 +232,7 @@ def _check_kind(record: records.Record, url: str) -> None:
     if record.kind != models.KIND:
         raise StatisticsError(
             f"{redact(url)} holds a {record.kind!r}, which has no statistics to add rows to; expected a "
-            f"{models.KIND!r}. Train it anew on all rows"
+            f"{models.KIND!r}. Train it again on all rows"
         )
 
 
@@ -244,7 +244,7 @@ def _check_memory(
     kind = "nystrom" if isinstance(feature_map, nystrom.NystromFeatureMap) else "fourier"
     sums = Sums(alpha=champion.card["alpha_given"], features=kind)
     plan = check_plan(dataset, feature_map.n_components, sums, engine=engine)
-    # Beside a fit's: sums of the champion and of held-out rows. Those of fading weights are twice as large.
+    # Next to a fit's: sums of the champion and of held-out rows. Those of fading weights are twice as large.
     n_sums = 5 if rows.fading.halvings else 2
     needed, limit = plan.client_bytes + n_sums * plan.statistics_bytes, plan.client_memory_limit
     if limit is not None and needed > limit:
@@ -269,7 +269,7 @@ def _test_drift(
     statistics: ridge_statistics.RidgeStatistics,
     level: float,
 ) -> drifts.Drift:
-    """Test whether the new rows follow the law of the old ones."""
+    """Test whether the new rows follow the distribution of the old ones."""
     assert champion.statistics is not None
     held = drifts.Observed(champion.statistics, champion.columns, held_out.errors)
     columns = moments.ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights)
@@ -293,7 +293,7 @@ def publish_update(
     drift: drifts.Drift | None,
     reason: str,
 ) -> versions.Version | None:
-    """Publish the challenger in the place of the champion, or as the next version after it.
+    """Publish the challenger in place of the champion, or as the next version after it.
 
     Raises StorageError if it cannot be written; then the champion stays.
     """

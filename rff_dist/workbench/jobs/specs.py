@@ -177,8 +177,8 @@ class Predict:
     )
     coverage: fields.Share | None = fields.option(
         "Coverage of prediction intervals, such as 0.9. Writes their ends as 'lower' and 'upper': from "
-        "cross-validated residuals if the model was fitted with `conformal`, else from the normal law. For a "
-        "regression.",
+        "cross-validated residuals if the model was fitted with `conformal`, else from the normal "
+        "distribution. For a regression.",
         None,
         unit="C",
     )
@@ -320,7 +320,7 @@ class Ingest:
     sources: list[str] = fields.option(
         "Files, patterns such as incoming/*.parquet, folders of Parquet files, or Zarr groups of columns, on "
         "disk or in an object store. Files are .csv, .tsv and .jsonl, also compressed, .parquet, .arrow, "
-        ".feather, .npy and .npz. Arrays of one axis, such as y.npy beside X.npy, are columns. Rows are "
+        ".feather, .npy and .npz. Arrays of one axis, such as y.npy next to X.npy, are columns. Rows are "
         "appended only from files that were not ingested before.",
         [],
         argument=True,
@@ -340,11 +340,11 @@ class Ingest:
     )
     drop: fields.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
     id: str | None = fields.option(
-        "Column of ids of the rows, integers or text, which are written beside predictions.", None
+        "Column of ids of the rows, integers or text, which are written next to predictions.", None
     )
     encoding_of: places.TableEncoding
     holdout: fields.Share | None = fields.option(
-        "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr beside "
+        "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr next to "
         "data.zarr. Rows of one group stay together.",
         None,
         unit="10%",
@@ -417,7 +417,7 @@ class Ingest:
 
 @fields.group
 class Split:
-    """Split a dataset into one to train on and one to test on, beside it."""
+    """Split a dataset into one to train on and one to test on, next to it."""
 
     data: str = fields.option(
         "Path or URL of the rows: a Zarr group. data.zarr is split into data-train.zarr and data-test.zarr.",

@@ -58,7 +58,7 @@ def in_this_process(engine: protocol.Engine | None = None) -> Runner:
 
 @contextmanager
 def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[None]:
-    """Let an engine keep the sums of passes beside a job's output, and use those that a stopped job left.
+    """Let an engine keep the sums of passes next to a job's output, and use those that a stopped job left.
 
     They are removed when the job is done. They stay if its process dies or it ends with an error, which then
     says so. The job must hold the lease of its output.
@@ -71,7 +71,7 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
     try:
         with engine.keeping(ledger):
             yield
-    except GeneratorExit:  # the steps were dropped: an event loop may run here, and nobody sees a note
+    except GeneratorExit:  # the steps were dropped: an event loop may run here, and no one sees a note
         raise
     except BaseException as error:
         ledger.leave()

@@ -1,7 +1,7 @@
 """The job that trains a model: inspect → choose → draw → broadcast → accumulate → solve → evaluate → publish.
 
 A `Fit` says what is trained: a ridge regression, a classifier, or the best of given candidates. Until it is
-published, the model lies with its exact sums beside the output, as a checksummed record.
+published, the model lies with its exact sums next to the output, as a checksummed record.
 """
 
 import logging
@@ -92,7 +92,7 @@ def train(job: specs.Train | specs.Tune, do: steps.Runner) -> Training:
 
 @dataclass(slots=True)
 class RunFolder:
-    """Where a run keeps its records, beside its output; `kept` if the folder is to outlive the run."""
+    """Where a run keeps its records, next to its output; `kept` if the folder is to outlive the run."""
 
     location: locations.Location
     kept: bool = False

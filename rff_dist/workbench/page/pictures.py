@@ -108,7 +108,7 @@ def save_error_curve(
     subtitle: str = "",
     wanted: float,
 ) -> Path:
-    """Save errors against the number of components as a PNG, on logarithmic axes, beside lines of 1/√D.
+    """Save errors against the number of components as a PNG, on logarithmic axes, next to lines of 1/√D.
 
     `n_components`: sequence of int of shape (n_points,).
     `series`: sequence of ErrorSeries. Bounds are dashed, in the colour of their measure.
@@ -449,7 +449,7 @@ SAMPLE_ROWS = 2_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterView:
-    """A sample of rows and the centres in the two directions of the sample's greatest variance in Z.
+    """A sample of rows and the centres in the two directions of the sample's largest variance in Z.
 
     `scores`: float64 array of shape (n_sampled, 2). Coordinates of the rows; if there is one direction only,
       the second column is 0.

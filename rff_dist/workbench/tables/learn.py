@@ -52,7 +52,7 @@ class Encoding:
 
     `categories`: {"auto", "one-hot", "target"}. What text becomes: a column of 0 and 1 for each level, or the
       mean target of the level. "auto" takes means above 20 levels if there are targets, and leaves out text
-      whose values hardly come twice.
+      whose values rarely come twice.
     `dates`: the parts of dates that are used, of `DATE_PARTS`. None takes elapsed days, the day of the year,
       the weekday and the hour, as far as they vary.
     `impute`: {"none", "median", "mean", "median-only", "most-frequent"}. What missing values become. With
@@ -189,7 +189,7 @@ def check_classes(target: str, classes: Collection[str], n_rows: int | None = No
     """Check that a target's texts can be classes.
 
     `n_rows`: how many rows have them, once all are read.
-    Raises DataError if they are too many, or hardly come twice.
+    Raises DataError if they are too many, or rarely come twice.
     """
     n_classes = len(classes)
     if n_classes > MAX_CLASSES:
@@ -199,7 +199,7 @@ def check_classes(target: str, classes: Collection[str], n_rows: int | None = No
         )
     if n_rows is not None and n_classes > max(FEW_LEVELS, n_rows // 2):
         raise DataError(
-            f"hardly any text of the target {target!r} comes twice ({n_classes:,} levels in {n_rows:,} "
+            f"almost no text of the target {target!r} comes twice ({n_classes:,} levels in {n_rows:,} "
             "rows); expected classes, or numbers"
         )
 
@@ -423,7 +423,7 @@ class _Levels:
         if n_levels == 1:
             return "it holds one text only"
         if encoding.categories == "auto" and n_levels > max(FEW_LEVELS, n_rows // 2):
-            return f"its texts hardly come twice: {n_levels:,} in {n_rows:,} rows"
+            return f"its texts rarely come twice: {n_levels:,} in {n_rows:,} rows"
         most = max(count_of, key=lambda level: (count_of[level] if level != recipes.MISSING else 0, level))
         fill = {"none": None, "most-frequent": most}.get(encoding.impute, recipes.MISSING)
         if encoding.categories == "target" and outputs is None:

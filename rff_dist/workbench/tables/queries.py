@@ -58,7 +58,7 @@ class Query:
 
 
 def read_secret(text: str, what: str) -> str:
-    """Return a text that may be given as ``env:NAME`` or ``file:PATH``, so that nobody else sees it.
+    """Return a text that may be given as ``env:NAME`` or ``file:PATH``, so that no one else sees it.
 
     `what`: its name in messages.
     Raises InvalidParameterError if there is no such variable or file, or it is empty.

@@ -65,7 +65,7 @@ BAD_VALUES = [
     (["--features", "auto", "--centres", "uniform"], "centres", "nystrom"),
     (["--classify", "--conformal", "yes"], "conformal", "no intervals"),
     (["--kernel", "matern:mu=2"], "kernel", "nu"),
-    (["--kernel", "gaussian +"], "kernel", "nothing beside an operator"),
+    (["--kernel", "gaussian +"], "kernel", "nothing next to an operator"),
     (["--kernel", "gaussian:length_scale=2"], "length_scale", "one kernel with a length scale"),
     (
         ["--kernel", "gaussian:length_scale=1 + linear", "--length-scale", "2"],

@@ -94,7 +94,7 @@ def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(fold
     normal = document("predict", folder / "model", data, tmp_path / "b", "--serial", "--coverage", "0.8")
     assert held_out["interval"] == {"coverage": 0.8, "by": "cross-validated residuals"}
     assert held_out["arrays"] == ["predictions", "lower", "upper"]
-    assert normal["interval"]["by"] == "the normal law"
+    assert normal["interval"]["by"] == "the normal distribution"
     for model, name in ((tmp_path / "model", "a"), (folder / "model", "b")):
         group = zarr.open_group(tmp_path / name, mode="r")
         lower, upper = load_model(model).predict_interval(data, coverage=0.8)

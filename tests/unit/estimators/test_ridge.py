@@ -268,7 +268,10 @@ def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows)
         ({"cv": TimeFolds(2), "n_components": [8, 16]}, r"one split, whose error has no standard error"),
         ({"kernel": "gausian"}, r"unknown `kernel` 'gausian' \(did you mean 'gaussian'\?\)"),
         ({"kernel": 3}, r"unknown `kernel` 3"),
-        ({"kernel": Gaussian(2.0), "length_scale": 3.0}, r"`length_scale` is 3.0 beside .* give one of them"),
+        (
+            {"kernel": Gaussian(2.0), "length_scale": 3.0},
+            r"`length_scale` is 3.0 together with .* give one of them",
+        ),
         ({"design": "ortogonal"}, r"unknown `design` 'ortogonal' \(did you mean 'orthogonal'\?\)"),
         ({"features": "nystroem"}, r"unknown `features` 'nystroem' .did you mean 'nystrom'\?.; expected"),
         ({"standardize": "yes"}, r"`standardize` is 'yes'; expected True, False, 'rank' or 'auto'"),

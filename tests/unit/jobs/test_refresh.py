@@ -260,7 +260,7 @@ def test_what_cannot_be_updated_is_refused_before_anything_is_read(data):
     with pytest.raises(StorageError, match=r"no model at|not in this process"):
         run(url, data.now)
     write_record(url, kind="k-means model", metadata={}, arrays={})
-    with pytest.raises(StatisticsError, match=r"holds a 'k-means model'.*Train it anew"):
+    with pytest.raises(StatisticsError, match=r"holds a 'k-means model'.*Train it again"):
         run(url, data.now)
     write_model(fit(data).without_statistics(), f"{url}-without")
     with pytest.raises(StatisticsError, match="without its statistics"):

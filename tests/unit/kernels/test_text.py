@@ -56,9 +56,9 @@ def test_numbers_are_read_to_the_last_digit(weight, scale):
     [
         ("gausian", "did you mean 'gaussian'"),
         ("gaussian + lineer", "did you mean 'linear'"),
-        ("", "nothing beside an operator"),
-        ("gaussian +", "nothing beside an operator"),
-        ("* gaussian", "nothing beside an operator"),
+        ("", "nothing next to an operator"),
+        ("gaussian +", "nothing next to an operator"),
+        ("* gaussian", "nothing next to an operator"),
         ("matern:", "does not take ''; it has length_scale, nu"),
         ("matern:mu=1", "does not take 'mu=1'; it has length_scale, nu, each a number and given once"),
         ("matern:nu", "does not take 'nu'"),

@@ -250,7 +250,7 @@ def test_fewer_distinct_rows_than_clusters_are_told():
         ({"max_iter": 0}, "`max_iter` is 0; expected an integer of at least 1"),
         ({"n_init": 0}, "`n_init` is 0; expected an integer of at least 1"),
         ({"n_init": "many"}, "`n_init` is 'many'; expected 'auto' or an integer"),
-        ({"n_init": 2, "init": [0, 1, 2]}, "`n_init` is 2 beside a given `init`"),
+        ({"n_init": 2, "init": [0, 1, 2]}, "`n_init` is 2 together with a given `init`"),
         ({"init": "random"}, "unknown `init` 'random'; expected 'k-means\\+\\+'"),
         ({"init": [0, 1]}, r"`init` has shape \(2,\) and dtype int64; expected .* n_clusters=3 rows"),
         ({"init": [0.0, 1.0, 2.0]}, "dtype float64"),

@@ -368,7 +368,7 @@ def test_a_dask_array_is_labelled_lazily(blobs):
         ({"tol": np.nan}, r"`tol` is nan; expected a number of at least 0"),
         ({"init": "random"}, r"unknown `init` 'random'; expected one of \['k-means\+\+', 'k-means\|\|'\]"),
         ({"init": None}, r"`init` is a NoneType; expected one of"),
-        ({"init": np.zeros((3, 4)), "n_init": 2}, r"`n_init` is 2 beside given centres"),
+        ({"init": np.zeros((3, 4)), "n_init": 2}, r"`n_init` is 2 together with given centres"),
         ({"n_components": 0}, r"`n_components` is 0; expected an integer of at least 1"),
         ({"length_scale": "evidence"}, r"`length_scale` is 'evidence', which needs targets"),
         ({"length_scale": -1.0}, r"`length_scale`.* -1\.0"),

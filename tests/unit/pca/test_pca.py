@@ -273,7 +273,7 @@ def test_rows_without_variance_are_refused(X):
 
 
 def test_fewer_directions_than_asked_are_kept_with_a_warning(X):
-    with pytest.warns(UserWarning, match=r"2 principal components in the place of 4: .* above rounding"):
+    with pytest.warns(UserWarning, match=r"2 principal components in place of 4: .* above rounding"):
         model = small().fit(X[:3])
     assert model.n_components_ == 2
     assert model.transform(X).shape == (len(X), 2)

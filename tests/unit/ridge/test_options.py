@@ -11,7 +11,7 @@ PCG = {"solver": "pcg"}
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"alpha": 1.0, "alphas": [1.0]}, "`alpha` is 1.0 beside `alphas`"),
+        ({"alpha": 1.0, "alphas": [1.0]}, "`alpha` is 1.0 together with `alphas`"),
         ({"effort": 0}, "`effort` is 0"),
         ({"effort": 6}, "`effort` is 6"),
         ({"effort": True}, "`effort` is True"),

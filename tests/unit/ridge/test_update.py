@@ -334,7 +334,7 @@ def test_what_cannot_be_updated_is_refused_by_name(what):
     else:
         card = {name: value for name, value in model.card.items() if name != "prefix_fingerprint"}
         model = update.replace(model, card=card)
-    with pytest.raises(StatisticsError, match=rf"cannot be updated: .*{what}.*; train it anew"):
+    with pytest.raises(StatisticsError, match=rf"cannot be updated: .*{what}.*; train it again"):
         find_new_rows(model, first_rows(400))
 
 

@@ -171,7 +171,7 @@ def test_a_whole_bucket_has_its_lease_inside():
 
 def test_a_place_that_cannot_be_written_is_an_error_of_storage(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"no lease can be kept beside .*file/model"):
+    with pytest.raises(StorageError, match=r"no lease can be kept next to .*file/model"):
         hold(tmp_path / "file" / "model", holder="one").__enter__()
 
 

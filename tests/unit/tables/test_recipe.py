@@ -90,7 +90,7 @@ class TestLevels:
     def test_that_are_all_different_are_left_out_and_said(self, tmp_path, frame):
         dataset = ingest(save(frame, tmp_path / "t.feather"), tmp_path / "d", target="price")
         left_out = dataset.attributes["recipe"]["left_out"]
-        assert left_out == {"order": "its texts hardly come twice: 3,000 in 3,000 rows"}
+        assert left_out == {"order": "its texts rarely come twice: 3,000 in 3,000 rows"}
 
     def test_that_are_new_have_their_place(self, tmp_path, frame):
         dataset = ingest(save(frame, tmp_path / "t.feather"), tmp_path / "d", columns=["colour"])
