@@ -306,7 +306,8 @@ def choose_kernel(kernel: str | base.Kernel, length_scale: Any) -> tuple[base.Ke
             length_scales.check_tunable(chosen)
     elif isinstance(chosen, stationary.Stationary) and chosen.length_scale is not None:
         raise InvalidParameterError(
-            f"`length_scale` is {length_scale!r} together with {kernel!r}, which has its own; give one of them"
+            f"`length_scale` is {length_scale!r} together with {kernel!r}, which has its own; give one of "
+            "them"
         )
     else:
         stationary.with_length_scale(chosen, length_scale)  # checks the numbers

@@ -195,7 +195,7 @@ def test_the_page_about_the_model_is_an_artifact_with_its_pictures_inside(run):
     page = Artifact.get("rff-train-page-model")
     assert page.type == "markdown"
     shown = MarkdownIt("commonmark").enable("table").render(page.data)
-    for title in ("Data", "Accuracy", "What was chosen", "Which columns matter", "Lineage"):
+    for title in ("Data", "Accuracy", "How it was chosen", "Which columns matter", "Provenance"):
         assert f"<h2>{title}</h2>" in shown
     assert run.result["digest"] in shown
     assert re.search(r"<td[^>]*>accumulate</td>", shown)
