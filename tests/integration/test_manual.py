@@ -13,6 +13,7 @@ import pytest
 import rff_dist
 from benchmarks.__main__ import CLAIMS, DEFAULTS, LONG
 from rff_dist.engines.cluster import SCHEDULER_VARIABLE
+from tests.browser import BROWSER, show
 from tests.pages import benchmarks_of, read_blocks, run_page
 from tests.pages import scheduler as scheduler  # a fixture
 
@@ -104,6 +105,31 @@ def test_reference_shows_parameters_and_glossary_the_words_of_the_project(site):
     assert "how far the kernel reaches" in estimators.lower()
     assert "champion, challenger" in (site / "glossary.html").read_text()
     assert "keggdirected" in (site / "defaults.html").read_text()
+
+
+SEARCH = """<script>
+setTimeout(() => {
+  const query = document.querySelector("[data-md-component=search-query]");
+  document.querySelector("[data-md-toggle=search]").click();
+  query.focus();
+  query.value = "half-life";
+  query.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }));
+}, 1500);
+setTimeout(() => {
+  document.title = "found " + document.querySelectorAll(".md-search-result__item").length;
+}, 5000);
+</script>"""
+
+
+@pytest.mark.documents
+@pytest.mark.browser
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium; RFF_DIST_TEST_BROWSER names it")
+def test_search_works_in_a_page_that_is_opened_as_a_file(site):
+    page = site / "search-test.html"
+    page.write_text((site / "index.html").read_text().replace("</body>", f"{SEARCH}</body>"))
+    shown = show(page)
+    page.unlink()
+    assert int(re.search(r"<title>found (\d+)", shown)[1]) > 0
 
 
 def test_configuration_names_no_host():

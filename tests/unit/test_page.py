@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from base64 import b64encode
 from html import escape, unescape
 from html.parser import HTMLParser
@@ -33,6 +32,7 @@ from rff_dist.workbench.page import columns
 from rff_dist.workbench.page.columns import partial_dependence, permutation_importance, sample_data
 from rff_dist.workbench.results.document import Document
 from rff_dist.workbench.results.markdown import to_markdown
+from tests.browser import BROWSER, show
 from tests.command_line import PLAIN, document, run
 from tests.tables import ingest
 
@@ -389,11 +389,6 @@ def test_a_page_that_cannot_be_written_exits_73_and_the_model_is_there(trained, 
 
 # -- a real browser --------------------------------------------------------------------------------
 
-BROWSER = os.environ.get("RFF_DIST_TEST_BROWSER") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-
-
 AXE = Path(os.environ.get("RFF_DIST_TEST_AXE", "axe.min.js"))
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium; RFF_DIST_TEST_BROWSER names it")
 needs_axe = pytest.mark.skipif(
@@ -403,12 +398,6 @@ CHECK = """<script>axe.run().then(found => {
   document.body.innerHTML = '<pre id="found"></pre>';
   document.getElementById('found').textContent = JSON.stringify(found.violations);
 })</script>"""
-
-
-def show(page, *options):
-    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
-    words += [*options, "--dump-dom", page.as_uri()]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 @pytest.mark.browser

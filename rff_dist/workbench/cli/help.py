@@ -19,8 +19,14 @@ OF_GROUP, OF_COMMAND = 12, 30  # widths of the column of names
 OPTIONS = "Options"
 ABOUT = "Kernel methods on data of any size: random Fourier features, exact sums, Dask."
 COMMANDS = {
-    "Data": {
+    "Begin with": {
+        "auto": "train and register a model from a table; compare it with others",
         "ingest": "turn files or a query into a dataset, or append them to one",
+        "fit": "train a regression or a classifier",
+        "predict": "write predictions for every row of a dataset",
+        "update": "add appended rows to a model, unless they make it worse",
+    },
+    "Data": {
         "data": "list versions of a dataset; correct, delete, roll back, expire",
         "forget": "delete rows for good: from data, models and old versions",
         "split": "split a dataset into one to train on and one to test on",
@@ -28,18 +34,14 @@ COMMANDS = {
         "info": "describe a dataset, predictions or a model",
     },
     "Models": {
-        "auto": "train and register a model from a table; compare it with others",
-        "fit": "train a regression or a classifier",
         "tune": "compare kernels and length scales; train the best",
         "evaluate": "measure a model's errors on a dataset",
-        "predict": "write predictions for every row of a dataset",
-        "update": "add appended rows to a model, unless they make it worse",
+        "cluster": "find clusters of rows, and write their labels",
         "refit": "train on other rows with a model's features, to merge the two",
         "merge": "make one model of several by adding up their sums",
         "export": "write a model for programs that have NumPy only",
         "models": "list, promote and roll back registered versions",
     },
-    "Clusters": {"cluster": "find clusters of rows, and write their labels"},
     "Before a long job": {
         "plan": "estimate the memory and the time of a fit",
         "approximate": "measure whether D is large enough",
