@@ -35,7 +35,9 @@ WORDS = {
     r"(bytes?|numbers?|rows?|µs|ns|ms) a (row|column|chunk|feature)": "per",
     r"for our": "…; ours",
 }
-_PATTERN = re.compile("|".join(rf"(?P<w{i}>\b{word}\b)" for i, word in enumerate(WORDS)), re.IGNORECASE)
+# a phrase may be broken over two lines
+_WHOLE = [rf"(?P<w{i}>\b{word}\b)".replace(" ", r"\s+") for i, word in enumerate(WORDS)]
+_PATTERN = re.compile("|".join(_WHOLE), re.IGNORECASE)
 _PROSE = (tokenize.COMMENT, tokenize.STRING, tokenize.FSTRING_MIDDLE)
 
 

@@ -119,7 +119,7 @@ class Workers:
         return bool(self._left_out)
 
     def run(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """Return what a function returns on each worker, or raises there; only of workers that answer."""
+        """Run a function on each worker; return its result or error by the address of each that answers."""
         workers = list(self.look())
         ask = partial(self._client.run, function, on_error="return")
         return cast("dict[str, Any]", self._client.sync(self._tell, ask, workers)) if workers else {}

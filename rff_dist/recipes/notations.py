@@ -234,7 +234,7 @@ def _fitting(
 
 
 def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
-    """Return a table whose columns of text with a notation are numbers or dates.
+    """Return a table whose columns of text with a notation become numbers or dates.
 
     Its batches raise DataError, with row and column, if a text does not fit.
     """

@@ -143,7 +143,7 @@ class OneHot:
         return len(self.levels) == 2 and not self.rest
 
     def encode(self, column: pyarrow.Array) -> FloatArray:
-        """Return 0 and 1, of shape (n_rows, n_names). Unknown levels are 0, but for the column of `rest`."""
+        """One-hot encode: shape (n_rows, n_names). Unknown levels are 1 in the column of `rest`, if any."""
         places, missing = _places(column, self.levels, self.fill)
         marks = np.zeros((len(places), len(self.levels) + 1))
         marks[np.arange(len(places)), places] = 1.0

@@ -105,12 +105,18 @@ def _contents_document(record: Mapping[str, Any]) -> Document:
 def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
     """Return the attributes, which are stored next to the arrays, in words."""
     from rff_dist.storage.appending import SOURCES, known_sources
+    from rff_dist.workbench.tables.ingest import PARTS
 
     facts = {
         name: _short(value)[: 16 if name.endswith("digest") else None]
         for name, value in attributes.items()
-        if name != SOURCES
+        if name not in (SOURCES, PARTS)
     }
+    if parts := attributes.get(PARTS):
+        holdout = parts["holdout"]
+        share, by = holdout["share"], holdout["by"]
+        how = f"at random, seed {holdout['seed']}" if by is None else f"the latest by {by}"
+        facts["split"] = f"{share:.0%} of the rows for a test, {how}"
     if sources := known_sources(attributes):
         last = f"{_short(sources[-1].get('name'))}, {sources[-1].get('n_samples', 0):,} rows"
         facts["made of"] = last if len(sources) == 1 else f"{len(sources):,} files, the last is {last}"

@@ -118,7 +118,7 @@ class Command:
         return arguments, values
 
     def run(self, given: sources.Given) -> int:
-        """Run it with what was given, write what it found, and return its exit code."""
+        """Run the command with these flags, write its result, and return its exit code."""
         try:
             shown = fields.build(Shown, sources.read(_SHARED, given))
             settings.quiet.set(shown.quiet)

@@ -134,7 +134,7 @@ def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
 
 
 def _without_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those attributes of a dataset that hold names of files, without them."""
+    """Return the attributes of a dataset that name files, with the names removed."""
     nameless: dict[str, Any] = {}
     if sources := appending.known_sources(attributes):
         nameless[appending.SOURCES] = [appending.without_name(source) for source in sources]

@@ -2,9 +2,11 @@
 
 import shlex
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +28,22 @@ def to_rich(shown: document.Document, *, next: bool = True) -> RenderableType:
     return Group(*views, *(_commands(shown.next) if next else ()))
 
 
+@dataclass(frozen=True, slots=True)
+class _Trimmed:
+    """A table without the spaces that its lines are filled up with."""
+
+    content: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for line in console.render_lines(self.content, options, pad=False):
+            while line and not line[-1].text.strip():
+                line.pop()
+            if line:
+                yield from line[:-1]
+                yield Segment(line[-1].text.rstrip(), line[-1].style)
+            yield Segment.line()
+
+
 def _views(part: document.Part) -> Iterator[RenderableType]:
     match part:
         case document.Heading(title):
@@ -37,9 +55,9 @@ def _views(part: document.Part) -> Iterator[RenderableType]:
         case words.Table():
             if part.caption:
                 yield Text(part.caption, "bold", overflow="fold")
-            yield _table(part)
+            yield _Trimmed(_table(part))
         case _:
-            yield _facts(document.facts_table(part))
+            yield _Trimmed(_facts(document.facts_table(part)))
 
 
 def _facts(facts: words.Table) -> Table:
