@@ -27,7 +27,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
     Minimises ‖y − b − Z w‖² + alpha·‖w‖². By default cross-validation chooses the kernel, the length scales,
     the kind of features and the penalty: some 15 candidates are compared on up to 10,000 rows, and the best
-    two or three on all rows, from sums that also give the model; see `rff_dist.ridge.first_round`. Parameters
+    two or three on all rows, or on 65,536 if there are more; see `rff_dist.ridge.first_round`. Parameters
     that are given are kept. If all are given, there are two passes over the rows: a cheap one for means, and
     one of O(n_samples · n_components²) that accumulates Z'Z and Z'y exactly. The fit has the same bits on one
     thread, many threads or a cluster, and its memory does not grow with the rows.

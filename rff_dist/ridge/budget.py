@@ -97,18 +97,23 @@ class Budget:
         """What there was no time for, in words."""
         return [*([f"{self.n_untried} candidates"] if self.n_untried else []), *self._left_out]
 
-    def final(self, pace: Pace, n_samples: int, width: int, most: int, *, halves: bool) -> tuple[int, int]:
+    def final(
+        self, pace: Pace, rows: tuple[int, int], width: int, most: int, *, halves: bool
+    ) -> tuple[int, int]:
         """Return with how many components, and of how many finalists, the final ends in time.
 
+        `rows`: how many there are, and on how many several finalists meet.
         `width`: the number of components that is planned.
         `most`: the number of finalists.
         `halves`: whether several meet with half of the components.
         """
+        n_samples, n_met = rows
         plans = [(width, most), *((width >> i, 1) for i in range(12) if width >> i >= MIN_COMPONENTS)]
         for n_components, n_maps in plans:
             seconds = self.reading + pace.seconds(n_samples, n_components)
-            if n_maps > 1 and halves:
-                seconds += self.reading + n_maps * pace.seconds(n_samples, n_components // 2)
+            if n_maps > 1 and (halves or n_met < n_samples):
+                met_with = n_components // 2 if halves else n_components
+                seconds += self.reading + n_maps * pace.seconds(n_met, met_with)
             elif n_maps > 1:
                 seconds *= n_maps
             if seconds <= self.left():

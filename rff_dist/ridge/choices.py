@@ -127,7 +127,7 @@ class Choices:
 
     @property
     def n_finalists(self) -> int:
-        """How many candidates may meet on all rows, at most."""
+        """How many candidates may meet, at most."""
         if self.given:
             return len(self.candidates)
         n_samples = self.plan.n_samples
@@ -135,6 +135,13 @@ class Choices:
         if not self.choosing or first_is_final or self.folds is None:
             return 1
         return 1 + (len(self.options.kinds) > 1) + self.kernels
+
+    @property
+    def meeting_rows(self) -> int:
+        """How many rows several finalists meet on: all of them, or a sample if they are many."""
+        n_samples = self.plan.n_samples
+        most = max(ROUND_ROWS, min(MEETING_ROWS, MEETING_VALUES // self.plan.n_features))
+        return min(n_samples, most) if self.choosing and self.options.n_components == "auto" else n_samples
 
     @property
     def round_rows(self) -> int:

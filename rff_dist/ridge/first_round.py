@@ -36,8 +36,6 @@ from rff_dist.ridge.budget import FIRST_SHARE, MIN_COMPONENTS, TUNING_SECONDS, B
 from rff_dist.ridge.candidates import Candidate, Draws, TimesMedian
 from rff_dist.ridge.choices import (
     EXACT_ROWS,
-    MEETING_ROWS,
-    MEETING_VALUES,
     ROUND_ROWS,
     TRIED_WITH_NYSTROM,
     Choices,
@@ -97,11 +95,13 @@ def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices, budget: B
         if budget.limit is not None and paces:
             halves = len(choices.finals(len(candidates))) > 1
             pace = Pace.slowest(paces, n_threads=prepared.engine.n_workers * prepared.engine.n_threads)
-            width, kept = budget.final(pace, dataset.n_samples, widths[-1], len(candidates), halves=halves)
+            rows = (dataset.n_samples, choices.meeting_rows)
+            width, kept = budget.final(pace, rows, widths[-1], len(candidates), halves=halves)
             candidates, widths = candidates[:kept], [width]
             first, chosen = replace(first, n_components=width), replace(chosen, widths=widths)
-        few = dataset.n_samples <= EXACT_ROWS
-        if choices.folds is not None and len(widths) == 1 and (few or first.may_sample(candidates)):
+        sampled = choices.meeting_rows < dataset.n_samples and len(candidates) > 1
+        here = sampled or dataset.n_samples <= EXACT_ROWS
+        if choices.folds is not None and len(widths) == 1 and here:
             chosen = first.meet(candidates, replace(choices, widths=widths), chosen)
             candidates = chosen.candidates
     if choices.folds is None or choices.options.solver == "pcg":
@@ -205,21 +205,12 @@ class _FirstRound:
             return quick
         return [*quick[:1], *(one for one in candidates if one not in quick[:1])]
 
-    def may_sample(self, finalists: Sequence[Candidate]) -> bool:
-        """Return whether rows are so many that finalists can meet on a sample of them."""
-        many = self.prepared.dataset.n_samples > self._meeting_rows
-        return many and len(finalists) > 1 and self.options.n_components == "auto"
-
-    @property
-    def _meeting_rows(self) -> int:
-        return max(ROUND_ROWS, min(MEETING_ROWS, MEETING_VALUES // self.prepared.dataset.n_features))
-
     def meet(self, finalists: list[Candidate], choices: Choices, chosen: Chosen) -> Chosen:
         """Let finalists meet on few rows, or on a sample of many: the best one alone is left.
 
         Few rows give its table too; of more it is made of all rows.
         """
-        sample, width = self._sample(self._meeting_rows), choices.meeting
+        sample, width = self._sample(choices.meeting_rows), choices.meeting
         few = self.prepared.dataset.n_samples <= EXACT_ROWS
         if len(finalists) == 1:
             width = self.n_components

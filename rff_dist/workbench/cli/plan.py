@@ -211,12 +211,15 @@ def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
         flops += choices.n_tried * (operations + cross_validation_flops([width], n_splits))
     rate = _SHARE_OF_PEAK * gflops * 1e9 * machine.available_cores()
 
-    def final_of(finals: Choices) -> float:
-        share = (finals.widths[-1] / choices.widths[-1]) ** 2
+    def final_of(finals: Choices, of_rows: float = 1.0) -> float:
+        share = of_rows * (finals.widths[-1] / choices.widths[-1]) ** 2
         return share * chosen.seconds(gflops) + cross_validation_flops(finals.widths, n_splits) / rate
 
     meeting, *alone = choices.finals(choices.n_finalists)
-    final = choices.n_finalists * final_of(meeting) + sum(map(final_of, alone))
+    met = choices.meeting_rows / chosen.n_samples
+    if met < 1 < choices.n_finalists:  # on a sample, so that only the best takes a pass over all rows
+        alone = [choices]
+    final = choices.n_finalists * final_of(meeting, met if alone else 1.0) + sum(map(final_of, alone))
     first, limit = float(flops / rate), choices.options.time_limit
     if limit is not None:
         first = min(first, FIRST_SHARE * limit)

@@ -27,7 +27,7 @@ from rff_dist.fitting.prepare import prepare
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.ridge import first_round
+from rff_dist.ridge import choices
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import automatic_components, default_folds
 from rff_dist.ridge.describe import chosen_candidate
@@ -229,7 +229,7 @@ def test_finalists_meet_with_half_of_the_components_and_only_what_gains_takes_al
 
 
 def test_finalists_of_many_rows_meet_on_a_sample_and_one_is_fitted_to_all(monkeypatch):
-    monkeypatch.setattr(first_round, "MEETING_ROWS", 10_000)
+    monkeypatch.setattr(choices, "MEETING_ROWS", 10_000)
     X, y = several_columns(12_000, noise=0.3)
     trained = fit(ArrayDataset(X, y), RidgeOptions(kernel=Gaussian(), effort=2), engine=ENGINE)
     met = [row for row in trained.rows if row["round"] == "meeting"]

@@ -53,13 +53,16 @@ def test_the_least_effort_is_the_median_heuristic_given_by_hand(n_samples):
 @given(
     limit=st.floats(0.01, 1000),
     n_samples=st.integers(1, 10**7),
+    n_met=st.integers(1, 10**7),
     width=st.sampled_from([256, 512, 2048]),
     most=st.integers(1, 3),
     halves=st.booleans(),
 )
-def test_a_final_is_the_largest_that_ends_in_time_or_the_smallest(limit, n_samples, width, most, halves):
-    budget = Budget(limit)
-    n_components, n_maps = budget.final(PACE, n_samples, width, most, halves=halves)
+def test_a_final_is_the_largest_that_ends_in_time_or_the_smallest(
+    limit, n_samples, n_met, width, most, halves
+):
+    budget, rows = Budget(limit), (n_samples, min(n_met, n_samples))
+    n_components, n_maps = budget.final(PACE, rows, width, most, halves=halves)
     assert MIN_COMPONENTS <= n_components <= width
     assert 1 <= n_maps <= most
     assert bool(budget.untried) == ((n_components, n_maps) != (width, most))
