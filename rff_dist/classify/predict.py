@@ -164,6 +164,12 @@ def read_classes(model: models.RidgeModel) -> NDArray[Any]:
     return classes
 
 
+def class_names(model: models.RidgeModel) -> list[str]:
+    """Return the labels of a classifier's model as people read them: 0 for the number 0.0."""
+    labels = read_classes(model).tolist()
+    return [str(label).removesuffix(".0") if isinstance(label, float) else str(label) for label in labels]
+
+
 # -- how often rows of each class are predicted as each class --------------------------------------
 
 

@@ -34,7 +34,8 @@ from rff_dist.statistics import inspection
 logger = logging.getLogger(__name__)
 
 DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 200
-# Three folds of more than `EXACT_ROWS` rows choose alike.
+# Three folds of more than `EXACT_ROWS` rows choose alike: 40 fits of 2,500 and 4,500 rows took 0.76 of the
+# time, and 39 of them erred by 0.9999 times as much.
 FOLDS_OF_MANY = 3
 AUTO_COMPONENTS = EFFORTS[3].n_components  # what "auto" takes by default, if rows and memory allow
 MIN_AUTO_COMPONENTS = MIN_COMPONENTS

@@ -429,6 +429,8 @@ def _problems(
     `whole`: the equations of all rows at the largest size, if they have been made.
     """
     every = set(range(len(statistics.parts)))
+    if all(set(folds) != every - {held_out} for folds, held_out in statistics.splits):
+        whole = None  # nothing is subtracted from them
     for index, size in reversed(list(enumerate(sizes))):
         running: RidgeStatistics | None = None
         summed: set[int] = set()

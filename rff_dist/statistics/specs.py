@@ -298,7 +298,7 @@ def _numbers(
 ) -> FloatArray:
     """Fill `out` with some rows of an output tile of U'U."""
     layout, exponent = statistics.spec.layout, statistics.spec.grid_exponent - statistics.halvings
-    # powers of two are exact factors, and take a tenth of the time of `ldexp`
+    # powers of two are exact factors; this takes 0.56 of the time of `ldexp`
     np.multiply(layout.view(statistics.low, *tile)[strip], np.ldexp(1.0, exponent), out=out)
     if statistics.high is not None:
         out += layout.view(statistics.high, *tile)[strip] * np.ldexp(1.0, exponent + LIMB_BITS)

@@ -110,13 +110,18 @@ def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
     facts = {
         name: _short(value)[: 16 if name.endswith("digest") else None]
         for name, value in attributes.items()
-        if name not in (SOURCES, PARTS)
+        if name != SOURCES
     }
-    if parts := attributes.get(PARTS):
+    parts = attributes.get(PARTS)
+    if isinstance(parts, Mapping) and "holdout" in parts:  # else it is another program's attribute
         holdout = parts["holdout"]
-        share, by = holdout["share"], holdout["by"]
-        how = f"at random, seed {holdout['seed']}" if by is None else f"the latest by {by}"
-        facts["split"] = f"{share:.0%} of the rows for a test, {how}"
+        how = (
+            f"at random, seed {holdout['seed']}"
+            if holdout["by"] is None
+            else f"the latest by {holdout['by']}"
+        )
+        facts["split"] = f"{100 * holdout['share']:g} % of the rows for a test, {how}"
+        del facts[PARTS]
     if sources := known_sources(attributes):
         last = f"{_short(sources[-1].get('name'))}, {sources[-1].get('n_samples', 0):,} rows"
         facts["made of"] = last if len(sources) == 1 else f"{len(sources):,} files, the last is {last}"

@@ -142,7 +142,7 @@ def _alone(rows: JudgedRows, model: models.RidgeModel) -> verdict.Comparison:
 def _comparison(
     rows: JudgedRows, model: models.RidgeModel, predictions: _Predicted, notes: tuple[str, ...] = ()
 ) -> verdict.Comparison:
-    classes = [str(label) for label in predict.read_classes(model)] if "classifier" in model.card else None
+    classes = predict.class_names(model) if "classifier" in model.card else None
     y = rows.y if classes is None else predict.class_of(rows.y).astype(np.int64)
     return verdict.Comparison(
         by=rows.by,

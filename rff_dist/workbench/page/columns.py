@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.classify.predict import calibration_of, class_of, read_classes
+from rff_dist.classify.predict import calibration_of, class_names, class_of, read_classes
 from rff_dist.data import blocks, labelled, samples
 from rff_dist.features import kinds
 from rff_dist.fitting import predicting
@@ -96,7 +96,8 @@ def columns_section(page: document.Document, sample: PageSample, model: models.R
         predict, X, lambda seen: error_of(seen, rows), columns=chosen, seed=SEED
     )
     order = np.argsort(-importance, kind="stable")
-    shown = [(sample.columns[chosen[i]], float(importance[i])) for i in order]
+    # a thousandth of a standard deviation, or of a nat, is below what shuffling once can tell
+    shown = [(sample.columns[chosen[i]], round(float(importance[i]), 3)) for i in order]
     if scales is None:
         page.table("Columns by importance", ("column", "importance"), shown)
     else:
@@ -264,7 +265,7 @@ def _lines(model: models.RidgeModel, sample: PageSample) -> dict[int, str]:
     """Return which columns of the predictions are drawn, and their names."""
     if "classifier" not in model.card:
         return {0: sample.targets[0]}
-    names = [str(name) for name in read_classes(model)]
+    names = class_names(model)
     if calibration_of(model) is None:  # scores: of two classes, the second has one
         names = names[-sample.y.shape[1] :]
         return {0: f"score of {names[0]}"} if len(names) == 1 else _frequent(names, sample)

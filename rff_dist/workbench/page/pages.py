@@ -200,7 +200,7 @@ def _draw_distributions(page: document.Document, sample: columns.PageSample) -> 
 def _draw_scores(page: document.Document, comparison: verdict.Comparison) -> None:
     """Draw the error of each model with its interval."""
     found = comparison.intervals()
-    figure = pictures.figure_of(8.4, 0.6 + 0.42 * len(found))
+    figure = pictures.figure_of(5.6, 0.7 + 0.36 * len(found))
     axes = figure.subplots()
     for place, (name, (value, low, high)) in enumerate(found.items()):
         ends = [[max(0.0, value - low)], [max(0.0, high - value)]]
@@ -215,7 +215,7 @@ def _draw_scores(page: document.Document, comparison: verdict.Comparison) -> Non
     shown = "; ".join(f"{name} {value_words(value)}" for name, (value, _, _) in found.items())
     better = "Larger" if comparison.measure in ("accuracy", "r2") else "Smaller"
     words = f"{better} is better. Models are compared row by row, which shows more than these intervals."
-    page.picture(html.png_of(figure), f"{title} on {comparison.rows_words}: {shown}.", words)
+    page.picture(html.png_of(figure), f"{title} on {comparison.rows_words}: {shown}.", words, shrinks=True)
 
 
 def _worst_rows(
@@ -320,7 +320,7 @@ def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
             drawn = pictures.save_choice(
                 model,
                 Path(folder) / "choice.png",
-                title="Cross-validation error by penalty (alpha)",
+                title="Error by penalty (alpha)",
                 about=kinds.kind_of(model.feature_map),
             )
         except RFFDistError as error:
@@ -330,7 +330,7 @@ def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
                 best = f"alpha = {value_words(model.plain_alpha)}, D = {model.feature_map.n_components:,}"
                 page.picture(
                     drawn.read_bytes(),
-                    f"Cross-validated error against alpha for each D; the chosen place is {best}.",
+                    f"Error against alpha; the chosen place is {best}.",
                     f"Chosen: {best}.",
                 )
     candidates = model.card.get("candidates", [])
@@ -428,7 +428,7 @@ def update_section(page: document.Document, record: Mapping[str, Any]) -> None:
     page.parts.append(updates.update_facts(record))
 
 
-# -- the sections on provenance and on the times of the job ------------------------
+# -- the sections on provenance and on the times of the job ----------------------------------------
 
 
 def lineage_section(page: document.Document, card: Mapping[str, Any], digest: str) -> None:

@@ -25,11 +25,12 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A PNG; `alt` describes it to readers who cannot see it."""
+    """A PNG; `alt` describes it to readers who cannot see it. One that `shrinks` fits on a phone."""
 
     png: bytes
     alt: str
     caption: str
+    shrinks: bool = False
 
 
 type Part = Heading | Paragraph | words.Table | Picture | Mapping[str, Any]
@@ -70,9 +71,9 @@ class Document:
         """Add a table whose first column names the rows."""
         self.parts.append(words.Table(caption, header, rows))
 
-    def picture(self, png: bytes, alt: str, caption: str) -> None:
+    def picture(self, png: bytes, alt: str, caption: str, *, shrinks: bool = False) -> None:
         """Add a picture, with a description in words."""
-        self.parts.append(Picture(png, alt, caption))
+        self.parts.append(Picture(png, alt, caption, shrinks))
 
 
 def facts_table(facts: Mapping[str, Any]) -> words.Table:

@@ -11,7 +11,7 @@ from rff_dist.storage import documents
 from rff_dist.typing import PathLike
 from rff_dist.workbench.results import document, words
 
-# On narrow screens tables and pictures scroll by themselves: names broke after each letter there, and
+# On narrow screens tables and most pictures scroll by themselves: names broke after each letter there, and
 # pictures that shrink with the page were too small to read.
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1b; --muted: #595959; --paper: #fff; --line: #ddd;
@@ -38,7 +38,7 @@ th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 10rem; ma
 .facts th, .facts td { text-align: left; overflow-wrap: anywhere; }
 figure { margin: 1rem 0; } figcaption { color: var(--muted); }
 img { max-width: 100%; height: auto; background: #fff; border-radius: .3rem; }
-@media (max-width: 40rem) { figure img { max-width: none; width: 42rem; } }
+@media (max-width: 40rem) { figure img:not(.shrinks) { max-width: none; width: 42rem; } }
 @media print { body { max-width: none; font-size: 11pt; } nav { display: none; }
   details::details-content { content-visibility: visible; block-size: auto; }
   figure, table { break-inside: avoid; } h2, h2 + p, caption { break-after: avoid; } }
@@ -82,9 +82,10 @@ def _parts(page: document.Document) -> Iterator[str]:
                 end = "</details>" if folded else ""
             case document.Paragraph(text, is_note):
                 yield f"<p{' class="note"' if is_note else ''}>{escape(text)}</p>"
-            case document.Picture(png, alt, caption):
+            case document.Picture(png, alt, caption, shrinks):
                 data = base64.b64encode(png).decode()
-                picture = f'<img src="data:image/png;base64,{data}" alt="{escape(alt)}">'
+                size = ' class="shrinks"' if shrinks else ""
+                picture = f'<img{size} src="data:image/png;base64,{data}" alt="{escape(alt)}">'
                 below = f"<figcaption>{escape(caption)}</figcaption>"
                 yield f"<figure>{_scrolling(picture, f'Picture: {caption}')}{below}</figure>"
             case words.Table():
