@@ -11,7 +11,7 @@ from rich.table import Table
 from benchmarks.measure import dsyrk_gflops, make_data
 from rff_dist import Matern, Nystrom, SerialEngine
 from rff_dist.features import draw
-from rff_dist.features.draw import KernelFeatures
+from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.machine import available_cores
 from rff_dist.statistics import passes
@@ -35,7 +35,7 @@ def run(console: Console, folder: Path) -> None:
             clock = [time.perf_counter()]
             feature_map = draw.draw(
                 draw.Inputs(dataset),
-                KernelFeatures(Matern(3.0), n_components=n_centres, features=Nystrom()),
+                KernelFeatures(kernel=Matern(3.0), n_components=n_centres, features=Nystrom()),
             )
             clock.append(time.perf_counter())
             statistics = passes.accumulate(dataset, feature_map, engine=engine)

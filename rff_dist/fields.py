@@ -2,7 +2,7 @@
 
 `option` returns a dataclass field that also holds an option's help and unit. `group` makes a frozen dataclass
 of such fields, and lists them in its docstring. A group's `panel` is the title above its options in help.
-With `last` the options of a base class come after those of derived classes. A job's spec is a group of
+An option is in the panel of the class that declares it first. A job's spec is a group of
 groups: `options_of` lists all its options, and `build` makes the spec from values by name.
 
 Every way to give options ends here: `Option.check` for values of Python, TOML and Prefect, `Option.read` for
@@ -253,20 +253,25 @@ def option(
     takes: Any = None,
 ) -> Any:
     """Return a dataclass field, with the members of `Declared`."""
-    metadata = {_KEY: Declared(help, unit, argument, writes, takes)}
+    return _field(default, Declared(help, unit, argument, writes, takes))
+
+
+def _field(default: Any, told: Declared) -> Any:
     if isinstance(default, list):  # which dataclasses refuse as a default
-        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+        return dataclasses.field(default_factory=lambda: list(default), metadata={_KEY: told})
+    return dataclasses.field(default=default, metadata={_KEY: told})
 
 
-def like(group: type, name: str, default: Any = ..., *, argument: bool | None = None) -> Any:
-    """Return the field of an option that another group declares, with another default if it is given."""
+def like(group: type, name: str, default: Any = ..., *, more: str = "", **changed: Any) -> Any:
+    """Return the field of an option that another group declares, with another default if it is given.
+
+    `more`: help that is added to its own.
+    `changed`: other members of `Declared`.
+    """
     [field] = [field for field in dataclasses.fields(group) if field.name == name]
     told: Declared = field.metadata[_KEY]
-    if argument is not None:
-        told = dataclasses.replace(told, argument=argument)
-    default = _default_of(field) if default is ... else default
-    return dataclasses.field(default=default, metadata={_KEY: told})
+    told = dataclasses.replace(told, help=told.help + more, **changed)
+    return _field(_default_of(field) if default is ... else default, told)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, like))
@@ -293,15 +298,16 @@ def declared(name: str, annotation: Any, field: dataclasses.Field[Any], panel: s
 def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     """Yield all options of a spec, including those of its groups."""
     hints = typing.get_type_hints(spec, include_extras=True)
-    panel = getattr(spec, "panel", panel)
-    # Dataclasses put inherited fields first; those of a base with `last` are to come after the others.
-    late = {name for base in spec.__mro__ if vars(base).get("last") for name in base.__annotations__}
-    fields = sorted(dataclasses.fields(spec), key=lambda field: field.name in late)
-    for field in fields:
+    panels = {  # the class that declares an option first comes last in the order of resolution
+        name: getattr(base, "panel", panel)
+        for base in spec.__mro__
+        for name in vars(base).get("__annotations__", ())
+    }
+    for field in dataclasses.fields(spec):
         if _KEY in field.metadata:
-            yield declared(field.name, hints[field.name], field, panel)
+            yield declared(field.name, hints[field.name], field, panels[field.name])
         elif dataclasses.is_dataclass(hints[field.name]):
-            yield from options_of(hints[field.name], panel)
+            yield from options_of(hints[field.name], getattr(spec, "panel", panel))
 
 
 def build[T](spec: type[T], values: Mapping[str, Any]) -> T:

@@ -18,7 +18,7 @@ from rff_dist.engines.progress import Announcer, Remark
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.estimators import base
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
-from rff_dist.features import draw, maps
+from rff_dist.features import draw, feature_options, maps
 from rff_dist.kernels.base import Kernel
 from rff_dist.kmeans import exact
 from rff_dist.numerics import machine
@@ -196,7 +196,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         self, X: Any, sample_weight: Any, seed: int, engine: protocol.Engine
     ) -> tuple[exact.Similarities, IndexArray]:
         """Return the Gram of the rows in sorted order, and that order."""
-        draw.check_without_targets(self.length_scale)
+        feature_options.check_without_targets(self.length_scale)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False).without_targets()
         self._check_size(dataset.n_samples)

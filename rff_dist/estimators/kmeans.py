@@ -10,12 +10,13 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, Transfor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from rff_dist.checks import check_count
 from rff_dist.engines.clock import Clock
 from rff_dist.estimators import base, inputs, kernel_kmeans
-from rff_dist.features import draw
+from rff_dist.features import feature_options
+from rff_dist.kmeans import cluster_options, lloyd_pass, starts
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.text import number
 
 
@@ -132,8 +133,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     n_components: int = 1024
     n_init: Any = "auto"
     init: Any = "k-means||"
-    max_iter: int = starts.LloydOptions.max_iter
-    tol: float = starts.LloydOptions.tol
+    max_iter: int = cluster_options.LloydOptions.max_iter
+    tol: float = cluster_options.LloydOptions.tol
     n_principal: int | None = None
     normalize: str | None = None
     labels_: NDArray[np.int32] = field(init=False)
@@ -170,16 +171,24 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         self._warn()
         return self
 
-    def _options(self) -> tuple[starts.ClusterSpace, starts.LloydOptions]:
+    def _options(self) -> tuple[cluster_options.ClusterSpace, cluster_options.LloydOptions]:
         """Return the parameters as the library takes them, checked."""
-        draw.check_width(self.n_components, "phases", self.features)  # `_features` chooses the map by it
+        feature_options.check_width(
+            self.n_components, "phases", self.features
+        )  # `_features` chooses the map by it
         n_init = kernel_kmeans.starts_of(self.n_init, auto=1)
-        draw.check_without_targets(self.length_scale)
+        feature_options.check_without_targets(self.length_scale)
         features = self._features(self.n_components)
-        space = starts.ClusterSpace(**features, n_principal=self.n_principal, normalize=self.normalize)
-        tol, seed = self.tol, space.seed
-        return space, starts.LloydOptions(
-            self.n_clusters, init=self.init, n_init=n_init, max_iter=self.max_iter, tol=tol, seed=seed
+        space = cluster_options.ClusterSpace(
+            **features, n_principal=self.n_principal, normalize=self.normalize
+        )
+        return space, cluster_options.LloydOptions(
+            n_clusters=check_count(self.n_clusters, "n_clusters"),
+            init=self.init,
+            n_init=n_init,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            seed=space.seed,
         )
 
     def _keep(self, clusters: starts.Clusters) -> None:

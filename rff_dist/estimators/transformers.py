@@ -12,7 +12,7 @@ from rff_dist.engines import progress
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators import base, inputs
-from rff_dist.features import draw, kinds, nystrom
+from rff_dist.features import draw, feature_options, kinds, nystrom
 from rff_dist.fitting import predicting
 from rff_dist.frequencies import designs
 from rff_dist.kernels.base import Kernel
@@ -156,8 +156,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         """
         clock = Clock()
         inputs.check_flag(self.whiten, "whiten")
-        draw.check_without_targets(self.length_scale)
-        features = draw.FeatureOptions(**self._features(self.n_random_features))
+        feature_options.check_without_targets(self.length_scale)
+        features = feature_options.FeatureOptions(**self._features(self.n_random_features))
         dataset = inputs.as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
         with self._passes(dataset, clock) as engine:
             principal = pca.fit_components(
@@ -318,10 +318,10 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
                 "kernel that rff_dist.tune_length_scales(kernel, X, y, standardize=False) returns"
             )
         kernel, length_scale = inputs.choose_kernel(self.kernel, self.length_scale)
-        draw.check_n_components(self.n_components, "phases")
+        feature_options.check_n_components(self.n_components, "phases")
         dataset = inputs.as_dataset(self, X, reset=True, supervised=False)
-        described = draw.KernelFeatures(
-            kernel,
+        described = feature_options.KernelFeatures(
+            kernel=kernel,
             length_scale=length_scale,
             n_components=self.n_components,
             features=self.features,

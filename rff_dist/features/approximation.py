@@ -15,7 +15,7 @@ from rff_dist.checks import check_count, check_name, check_positive
 from rff_dist.data import blocks, memory
 from rff_dist.data.samples import sample_inputs
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features import draw, fourier, maps
+from rff_dist.features import draw, feature_options, fourier, maps
 from rff_dist.frequencies import uniforms
 from rff_dist.kernels import base, names
 
@@ -196,7 +196,7 @@ def error_curve(
 
 def _check_widths(feature_map: maps.FeatureMap, n_components: Sequence[int]) -> list[int]:
     map_name = getattr(feature_map, "map", "") if _nested(feature_map) else ""
-    widths = sorted({draw.check_n_components(D, map_name) for D in n_components})
+    widths = sorted({feature_options.check_n_components(D, map_name) for D in n_components})
     if not widths or widths[-1] > feature_map.n_components:
         raise InvalidParameterError(
             f"`n_components` is {list(n_components)}; expected numbers up to {feature_map.n_components}, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from rff_dist.checks import check_count, check_name
 from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import bounds, composed, explicit, fourier, length_scales, maps, nystrom
+from rff_dist.features.feature_options import PRECISIONS, KernelFeatures, check_n_components, find_features
 from rff_dist.frequencies import designs, uniforms
 from rff_dist.kernels import base, names, stationary
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
@@ -27,22 +28,6 @@ logger = logging.getLogger(__name__)
 # the comparisons; phases win by 5 % on sums of 40 sines. Interleaved pairs make a shorter draw a prefix of a
 # longer one.
 MAPS = ("pairs", "phases", "complex")
-PRECISIONS = ("standard", "high")
-
-
-def check_n_components(n_components: object, map: str) -> int:
-    """Return `n_components` as an int.
-
-    Raises InvalidParameterError if it is not an integer of at least 1, or is odd where cosines and sines come
-      in pairs.
-    """
-    count = check_count(n_components, "n_components")
-    if map == "pairs" and count % 2:
-        raise InvalidParameterError(
-            f"`n_components` is {count}; map='pairs' makes two components of each frequency and needs "
-            f"an even number: take {count + 1}, or map='phases'"
-        )
-    return count
 
 
 def draw_feature_map(
@@ -455,79 +440,3 @@ def draw(inputs: Inputs, described: KernelFeatures) -> maps.FeatureMap:
         random_state=seed,
         standardizer=standardizer,
     )
-
-
-# -- which features are drawn for a dataset --------------------------------------------------------
-
-
-FEATURES = ("fourier", "nystrom")
-DATASET_MAPS = ("auto", "pairs", "phases")
-
-
-@dataclass(frozen=True)
-class KernelFeatures:
-    """Features of a kernel.
-
-    `length_scale`: with "auto" or None, each part of the kernel without a length scale takes the median
-      distance between rows, in its own columns and metric. "median" also replaces the length scale of a
-      single kernel that has one. So do numbers; in sums and products they go to the parts without one.
-    `n_components`: D, the number of features; even for pairs.
-    `features`: {"fourier", "nystrom"} or Nystrom. Random Fourier features, for which `design`, `map` and
-      `precision` are; or Nyström features, with centres among the distinct rows of a seeded sample.
-    `design`: how frequencies are arranged; see `design_for`.
-    `map`: {"auto", "pairs", "phases"}. "auto" lets `choose_map` choose; the map's spec has its choice.
-    `precision`: {"standard", "high"}. See `draw_feature_map`.
-    Raises InvalidParameterError if a value is out of range.
-    """
-
-    kernel: base.Kernel
-    _: KW_ONLY
-    length_scale: str | base.LengthScale | None = "auto"
-    n_components: int = 1024
-    features: str | nystrom.Nystrom = "fourier"
-    design: str | designs.Design = "auto"
-    map: str = "pairs"
-    precision: str = "standard"
-
-    def __post_init__(self) -> None:
-        check_name(self.map, DATASET_MAPS, "map")
-        check_name(self.precision, PRECISIONS, "precision")
-        check_width(self.n_components, self.map, self.features)
-        base.design_for(self.kernel, self.design)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureOptions(KernelFeatures):
-    """Features of a kernel, and what is done to the inputs first.
-
-    `standardize`: {"auto", "rank"} or bool. See `statistics.inspection.standardizer_for`.
-    `seed`: of frequencies and samples.
-    """
-
-    standardize: bool | str = False
-    seed: int = 0
-
-
-def find_features(features: str | nystrom.Nystrom) -> nystrom.Nystrom | None:
-    """Return how Nyström features are made, or None for random Fourier features.
-
-    Raises InvalidParameterError if `features` is neither a name nor a `Nystrom`.
-    """
-    if isinstance(features, nystrom.Nystrom):
-        return features
-    check_name(features, FEATURES, "features", also=", or Nystrom(…)")
-    return nystrom.Nystrom() if features == "nystrom" else None
-
-
-def check_width(n_components: object, map: str, features: str | nystrom.Nystrom) -> int:
-    """Return `n_components` as an int; raises InvalidParameterError if such features cannot have as many."""
-    return check_n_components(n_components, map if find_features(features) is None else "centres")
-
-
-def check_without_targets(length_scale: object) -> None:
-    """Raise InvalidParameterError for length scales that need targets."""
-    if isinstance(length_scale, str) and length_scale == "evidence":
-        raise InvalidParameterError(
-            "`length_scale` is 'evidence', which needs targets, and there are none here; expected 'auto' or "
-            "numbers above 0"
-        )

@@ -1,29 +1,53 @@
-"""What a fit is to use: kernel, features, penalty and folds, each option checked once."""
+"""What a fit is to use: kernel, features, penalty and folds, each option declared and checked once."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
+from annotated_types import Ge, Le, Len
 from numpy.typing import NDArray
 
+from rff_dist import fields
 from rff_dist.checks import check_name, check_positive
-from rff_dist.data import folding
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features import draw, nystrom
-from rff_dist.frequencies import designs
-from rff_dist.kernels import base, explicit
-from rff_dist.selection.grids import PerTarget, check_per_target
-from rff_dist.statistics import inspection, passes
+from rff_dist.features import feature_options
+from rff_dist.features.feature_options import FeatureKind, FeatureOptions, Width
+from rff_dist.fields import Count, Counts, NonNegative, Positive, Positives
 from rff_dist.typing import FloatArray
+
+if TYPE_CHECKING:
+    from rff_dist.data import folding
+    from rff_dist.kernels import base
+    from rff_dist.selection.grids import PerTarget
 
 type Alpha = float | str | Sequence[float] | NDArray[Any]
 type Components = int | str | Sequence[int]
+type KernelName = str | base.Kernel
+type AlphaPerTarget = PerTarget
+type CV = int | folding.Folds | None
 
 SOLVERS = ("auto", "direct", "pcg")
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
 CV_NAMES = ("auto", "cv", "cv-1se")  # the names that k-fold cross-validation can serve
+
+
+MAX_ALPHAS = 10_000
+_GRID = f"LOW:HIGH:N with 0 < LOW < HIGH and N from 2 to {MAX_ALPHAS}, such as 1e-6:1e3:30"
+
+
+def read_grid(text: str) -> list[float]:
+    """Read a range LOW:HIGH:N, of N values in equal ratios."""
+    low, high, count = map(float, text.split(":"))
+    if not (0 < low < high < math.inf and count.is_integer() and 2 <= count <= MAX_ALPHAS):
+        raise ValueError(text)
+    return np.geomspace(low, high, int(count)).tolist()
+
+
+type Grid = Annotated[list[Positive], Len(1), fields.Reader(read_grid, _GRID)]
 
 
 def is_one_alpha(alpha: Alpha) -> bool:
@@ -49,7 +73,7 @@ def are_several(n_components: Components) -> bool:
     return not isinstance(n_components, str) and np.ndim(n_components) > 0
 
 
-def read_widths(n_components: Components, map: str, features: str | nystrom.Nystrom) -> list[int]:
+def read_widths(n_components: Components, map: str, features: FeatureKind) -> list[int]:
     """Return the numbers of components that a fit looks at, ascending.
 
     Raises InvalidParameterError if there is none, or one is no integer of at least 1, or odd for Fourier
@@ -62,7 +86,7 @@ def read_widths(n_components: Components, map: str, features: str | nystrom.Nyst
     widths = [n_components] if np.ndim(n_components) == 0 else list(cast("Sequence[int]", n_components))
     if not widths:
         raise InvalidParameterError("`n_components` is empty; expected at least one width")
-    return sorted({draw.check_width(width, map, features) for width in widths})
+    return sorted({feature_options.check_width(width, map, features) for width in widths})
 
 
 def check_conformal(conformal: bool | str, folds: folding.Folds | None) -> None:
@@ -108,6 +132,8 @@ class Penalty:
     per_target: PerTarget = "auto"
 
     def __post_init__(self) -> None:
+        from rff_dist.selection.grids import check_per_target
+
         check_alpha(self.alpha)
         check_per_target(self.per_target)
         if self.alphas is not None:
@@ -129,58 +155,125 @@ class Penalty:
         return None if alphas is None else np.atleast_1d(np.asarray(alphas, np.float64))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RidgeOptions:
-    """What a fit is to use; "auto" leaves a choice to the folds.
+@fields.group
+class RidgeOptions(FeatureOptions):
+    """What a ridge regression is to use; cross-validation chooses what is "auto".
 
-    `kernel`: "auto" compares Gaussian and Matérn-3/2 kernels, a linear one, and sums of these.
-    `length_scale`: "auto" compares length scales tuned by the evidence, one per column, with multiples of the
-      median distance between rows. None keeps the kernel's own.
-    `features`: "auto" compares Fourier and Nyström features.
-    `n_components`: D. Cost grows with its square, error falls as 1/√D. If several are given, the folds take
-      the smallest within one standard error of the best, from the same pass; see `solve_folds`.
-    `alpha`, `alphas`, `fit_intercept`, `alpha_per_target`: see `Penalty`.
-    `cv`: the folds that choices are made by. Each is summed separately, in the same pass. None takes
-      `default_folds` if folds are needed.
-    `conformal`: whether one more pass counts how far off held-out rows are, for intervals; see
-      `hold_out_scores`.
-    `solver`: "direct" sums up Z'Z and factors it. "pcg" solves by passes of Z'(Zv), keeps no statistics, and
-      chooses alpha by the rows of one fold. "auto" goes by `fitting.plan.choose_solver`.
-    `sample_weight_kind`: "precision" if weights say how precise a row is, "frequency" if they are whole
-      numbers that say how many times it occurs.
-    `design`: "auto" is each kernel's own; see `design_for`.
-    `map`: see `draw_feature_map`; "auto" takes the real map of lower variance.
-    `precision`: {"auto", "standard", "high"}, of Fourier features; see `draw_feature_map`. "auto" begins with
-      "standard", and takes "high" in another pass if coefficients are so large that rounding features to 15
-      bits shows.
-    `standardize`: {"auto", "rank"} or bool. How input columns are transformed first; see `standardizer_for`.
-    `seed`: seed of frequencies and samples, the same for all candidates.
-    `effort`: 1 to 5, how much is tried where the options leave a choice; see `ridge.budget`.
-    `time_limit`: seconds after which nothing further is tried; fewer components then end the fit in time.
-      Rows are read at least twice whatever it is.
+    Raises InvalidParameterError if a value is out of range, or values exclude each other.
     """
 
-    kernel: str | base.Kernel = "auto"
-    length_scale: str | base.LengthScale | None = "auto"
-    features: str | nystrom.Nystrom = "auto"
-    n_components: Components = "auto"
-    alpha: Alpha = "auto"
-    alphas: Sequence[float] | None = None
-    cv: int | folding.Folds | None = None
-    conformal: bool | str = False
-    alpha_per_target: PerTarget = "auto"
-    solver: str = "auto"
-    sample_weight_kind: str = "precision"
-    design: str | designs.Design = "auto"
-    map: str = "pairs"
-    precision: str = "auto"
-    standardize: bool | str = "auto"
-    fit_intercept: bool = True
-    seed: int = 0
-    effort: int = 3
-    time_limit: float | None = None
+    panel: ClassVar[str] = "Regression"
+
+    kernel: KernelName = fields.like(  # type: ignore[assignment]  # a name more, as those below
+        FeatureOptions,
+        "kernel",
+        default="auto",
+        more=" auto: cross-validation compares Gaussian, Matérn-3/2 and linear kernels and sums of them. "
+        "With kernels that are products over the columns (laplacian, cauchy, sinc) `design` is iid or "
+        "quasi-monte-carlo.",
+        unit="auto|KERNEL",
+    )
+    features: FeatureKind = fields.like(
+        FeatureOptions,
+        "features",
+        default="auto",
+        more=" auto: cross-validation compares fourier and nystrom; nystrom up to 2,048 rows.",
+        takes=Literal["auto", "fourier", "nystrom", "nystrom:k-means++", "nystrom:rpcholesky"],
+        unit="auto|NAME",
+    )
+    n_components: Components = fields.like(  # type: ignore[assignment]
+        FeatureOptions,
+        "n_components",
+        default="auto",
+        more=" A regression's cost grows as D². auto: 2048, or fewer if rows are few or memory is short. "
+        "Several numbers share one pass, and cross-validation takes the smallest within one standard error "
+        "of the best.",
+        takes=Literal["auto"] | Count | Counts,
+        unit="auto|D|D1,D2,…",
+    )
+    length_scale: Width = fields.option(
+        f"{feature_options.LENGTH_SCALE}median: the median distance between rows. evidence: one for each "
+        "column, tuned on a sample of rows by the marginal likelihood. auto: cross-validation compares both.",
+        default="auto",
+        unit="auto|median|evidence|L|L1,L2,…",
+        takes=Literal["auto", "median", "evidence"] | Positive | Positives,
+    )
+    precision: str = fields.like(
+        FeatureOptions,
+        "precision",
+        default="auto",
+        more=" auto: standard, then another pass with high, in up to 1.4 times the time, if coefficients are "
+        "so large that rounding shows.",
+        takes=Literal["auto", "standard", "high"],
+    )
+    standardize: bool | str = fields.like(FeatureOptions, "standardize", default="auto")
+    alpha: Alpha = fields.option(
+        "Penalty alpha of ‖y − Zw‖² + alpha·‖w‖²: a number, several for cross-validation to choose from, or "
+        "the name of a criterion. cv: the least k-fold error. cv-1se: the largest alpha within one standard "
+        "error of that. gcv: generalised cross-validation. evidence: the marginal likelihood. press: the "
+        "least leave-one-out error, by another pass. auto: cv, or press if memory does not hold the sums of "
+        "the folds; up to 500 rows, the largest alpha within one standard error of the least leave-one-out "
+        "error.",
+        default="auto",
+        unit="auto|A|A1,A2,…",
+        takes=Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | NonNegative | Positives,
+    )
+    alphas: Sequence[float] | None = fields.option(
+        "Values that a criterion chooses alpha from. LOW:HIGH:N: N values in equal ratios. By default the "
+        "whole range.",
+        default=None,
+        unit="LOW:HIGH:N|A1,A2,…",
+        takes=Grid | None,
+    )
+    fit_intercept: bool = fields.option("Fit an intercept, which is not penalised.", default=True)
+    alpha_per_target: AlphaPerTarget = fields.option(
+        "Alpha of several targets. auto, the default: one for all, except for targets whose error falls "
+        "with an alpha of their own. true: one for each target. false: one for all.",
+        default="auto",
+        takes=bool | Literal["auto"],
+    )
+    conformal: bool | str = fields.option(
+        "Measure the cross-validated residuals in one more pass, for prediction intervals. normalized: their "
+        "width follows the residuals near each row. Uses the default folds unless `n_folds` says otherwise.",
+        default=False,
+        takes=bool | Literal["normalized"],
+    )
+    solver: str = fields.option(
+        "Solver. direct: sum up Z'Z and factorise it. pcg: conjugate gradients, in passes that never make "
+        "Z'Z; the model has no sums. auto: pcg for one given `alpha` if memory does not hold Z'Z or it costs "
+        "far more, else direct.",
+        default="auto",
+        unit="auto|direct|pcg",
+        takes=Literal["auto", "direct", "pcg"],
+    )
+    effort: int = fields.option(
+        "How much is tried where options leave a choice. 1: one pass with the median length scale. 5: with "
+        "up to 4,096 features and five folds.",
+        default=3,
+        unit="1-5",
+        takes=Annotated[int, Ge(1), Le(5)],
+    )
+    time_limit: float | None = fields.option(
+        "Seconds after which nothing further is tried; the number of features is then what the time that is "
+        "left is enough for. Rows are read at least twice. By default there is no limit.",
+        default=None,
+        unit="SECONDS",
+        takes=Positive | None,
+    )
+    sample_weight_kind: str = fields.option(
+        "Meaning of the sample weights. precision: how certain a row's target is. frequency: how many times "
+        "the row counts.",
+        default="precision",
+        takes=Literal["precision", "frequency"],
+    )
+    #: Folds that choices are made by, each summed separately in the same pass; None takes `default_folds`.
+    cv: CV = None
 
     def __post_init__(self) -> None:
+        from rff_dist.frequencies import designs
+        from rff_dist.statistics import inspection, passes
+
+        object.__setattr__(self, "length_scale", feature_options.as_length_scale(self.length_scale))
         if isinstance(self.effort, bool) or self.effort not in range(1, 6):
             raise InvalidParameterError(f"`effort` is {self.effort!r}; expected a whole number from 1 to 5")
         if self.time_limit is not None:
@@ -191,7 +284,7 @@ class RidgeOptions:
                     "'auto' can take fewer; leave one of them out"
                 )
         _ = self.penalty  # checks itself
-        check_name(self.precision, ("auto", *draw.PRECISIONS), "precision")
+        check_name(self.precision, ("auto", *feature_options.PRECISIONS), "precision")
         inspection.check_standardize(self.standardize)
         passes.check_weight_kind(self.sample_weight_kind)
         check_name(self.solver, SOLVERS, "solver")
@@ -202,7 +295,7 @@ class RidgeOptions:
                 "solver='direct'"
             )
         for kind in self.kinds:
-            draw.find_features(kind)
+            feature_options.find_features(kind)
             if not isinstance(self.n_components, str) or self.n_components != "auto":
                 read_widths(self.n_components, "phases", kind)
         if self.design != "auto":
@@ -225,7 +318,9 @@ class RidgeOptions:
         return next((words for words, is_so in asked.items() if is_so), None)
 
     @property
-    def kinds(self) -> list[str | nystrom.Nystrom]:
+    def kinds(self) -> list[FeatureKind]:
+        from rff_dist.kernels import explicit
+
         if not isinstance(self.features, str) or self.features != "auto":
             return [self.features]
         # features of a linear kernel are exact

@@ -16,7 +16,7 @@ import numpy as np
 from rff_dist.data import blocks
 from rff_dist.engines import protocol, resuming
 from rff_dist.errors import PlanError
-from rff_dist.features import draw, maps, nystrom
+from rff_dist.features import feature_options, maps, nystrom
 from rff_dist.fitting.options import Alpha, RidgeOptions, is_one_alpha
 from rff_dist.numerics import cholesky, conjugate_gradients, machine
 from rff_dist.products.protocol import REGION
@@ -188,7 +188,7 @@ class Sums:
 
     @property
     def whitened(self) -> bool:
-        return draw.find_features(self.features) is not None
+        return feature_options.find_features(self.features) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ def _within_memory(plan: Callable[[PlannedFit], Plan], fit: PlannedFit) -> Plan:
     def too_large(n_components: int) -> bool:
         return bool(plan(replace(fit, n_components=n_components)).shortages)
 
-    draw.check_n_components(fit.n_components, "phases")
+    feature_options.check_n_components(fit.n_components, "phases")
     planned = plan(fit)
     for who, needed, limit in planned.shortages:
         advice = "lower n_components, or"

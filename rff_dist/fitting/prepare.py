@@ -7,7 +7,7 @@ from typing import Any
 from rff_dist.data import blocks, labelled
 from rff_dist.engines import progress, protocol
 from rff_dist.features import draw as for_dataset
-from rff_dist.features import maps
+from rff_dist.features import feature_options, maps
 from rff_dist.statistics import accumulate, inspection, passes
 from rff_dist.statistics.moments import Moments
 from rff_dist.storage import generations
@@ -39,7 +39,7 @@ class Prepared:
         ranges = inspection.input_range(self.moments, self.standardizer)
         return for_dataset.Inputs(self.dataset, self.standardizer, seed, ranges, self.frequency_weights)
 
-    def draw(self, described: for_dataset.KernelFeatures, *, seed: int) -> maps.FeatureMap:
+    def draw(self, described: feature_options.KernelFeatures, *, seed: int) -> maps.FeatureMap:
         return for_dataset.draw(self.inputs(seed), described)
 
     def say(self, label: str, text: str) -> None:

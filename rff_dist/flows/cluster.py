@@ -75,7 +75,7 @@ def cluster(parameters: ClusterParameters) -> Summary:
         common.show_versions(job.model)
     clock.begin("report")
     if (picture := _picture_of(job)) is not None:
-        title, seed = Path(job.output).name, job.features.seed
+        title, seed = Path(job.output).name, job.space.seed
         pictures.save_clustering(picture, clustered.dataset, clustered.clusters, seed=seed, title=title)
     page = partial(pages.clusters_page, clustered, job, times=clock.times)
     common.show_page("cluster-page", page, log)

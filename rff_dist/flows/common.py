@@ -22,7 +22,7 @@ from rff_dist.workbench.results.rows import version_cell
 _SHOWN_VERSIONS = 20
 
 
-def train_model(parameters: running.Form, spec: type[specs.Train | specs.Tune], *, name: str) -> Summary:
+def train_model(parameters: running.Form, spec: type[specs.Train], *, name: str) -> Summary:
     """Run the job that trains a model, and make artifacts about it: the body of a flow.
 
     `spec`: of the job.

@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 from rff_dist.data import samples
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError, PlanError
+from rff_dist.errors import PlanError
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import plan, prepare
 from rff_dist.kmeans import lloyd_pass
 from rff_dist.kmeans.candidates import ChosenRows, SeedChoice, choose_rows
+from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import (
     ClusteringJob,
     Clusters,
-    ClusterSpace,
-    LloydOptions,
     Starts,
     check_fits,
     check_rows,
@@ -57,7 +56,7 @@ def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: E
       needs more memory than a worker has.
     """
     dataset = dataset.without_targets()
-    check_rows(dataset, lloyd.n_clusters)
+    check_rows(dataset, lloyd.largest)
     check_fits(dataset, space.width, lloyd, engine=engine)
     moments = inspection.inspect(dataset, engine=engine)
     feature_map = draw_features(dataset, space, moments, engine=engine)
@@ -97,15 +96,15 @@ def find_clusters(
     if moments is None and dataset.weighted:
         moments = inspection.inspect(dataset, engine=engine)
     job = measure(dataset, feature_map, moments, engine=engine)
-    return finish(iterate(job, start(job, lloyd, (lloyd.n_clusters,)), lloyd))[0]
+    return finish(iterate(job, start(job, lloyd), lloyd))[0]
 
 
-def start(job: ClusteringJob, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
+def start(job: ClusteringJob, lloyd: LloydOptions) -> Starts:
     """Return the centres from which the Lloyd passes over all rows start, for each number of clusters."""
     if isinstance(lloyd.init, str):
-        return choose_starts(find_candidates(job, lloyd), lloyd, numbers)
-    centres = read_centres(lloyd.init, job.feature_map, lloyd.n_clusters)
-    return Starts(centres[np.newaxis], (lloyd.n_clusters,))
+        return choose_starts(find_candidates(job, lloyd), lloyd)
+    centres = read_centres(lloyd.init, job.feature_map, lloyd.largest)
+    return Starts(centres[np.newaxis], (lloyd.largest,))
 
 
 # -- Lloyd passes ----------------------------------------------------------------------------------
@@ -303,19 +302,6 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values, for a model's card."""
         return {"candidates": self.rows, "n_sampled": self.n_sampled}
-
-
-def check_numbers(n_clusters: Sequence[int]) -> list[int]:
-    """Return the numbers of clusters in ascending order.
-
-    Raises InvalidParameterError if there are none, or one is below 1 or repeated.
-    """
-    numbers = sorted(n_clusters)
-    if not numbers or len(set(numbers)) < len(numbers) or numbers[0] < 1:
-        raise InvalidParameterError(
-            f"`n_clusters` is {list(n_clusters)}; expected different whole numbers of at least 1"
-        )
-    return numbers
 
 
 def check_samples(dataset: Dataset, n_components: int) -> None:

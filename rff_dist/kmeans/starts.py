@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rff_dist.checks import check_count, check_name, is_number
 from rff_dist.data import samples
 from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines import progress, protocol
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
-from rff_dist.features import draw, maps
+from rff_dist.features import maps
 from rff_dist.fitting import plan
 from rff_dist.frequencies import uniforms
 from rff_dist.kmeans import lloyd_pass
@@ -31,8 +29,8 @@ from rff_dist.kmeans.candidates import (
     weigh_points,
     weighted_inertia,
 )
+from rff_dist.kmeans.cluster_options import INITS, LloydOptions
 from rff_dist.numerics import exact_sums, machine
-from rff_dist.pca import fit
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import human_bytes, short_repr
@@ -110,9 +108,9 @@ def check_fits(
     dataset: Dataset, width: int, lloyd: LloydOptions, *, n_numbers: int = 1, engine: protocol.Engine
 ) -> None:
     """Check that all passes, in `width` columns, fit in a worker's memory; raises PlanError otherwise."""
-    check_memory(dataset, width, lloyd.n_init * n_numbers, lloyd.n_clusters, engine=engine)
+    check_memory(dataset, width, lloyd.n_init * n_numbers, lloyd.largest, engine=engine)
     if _draws(lloyd, dataset):
-        check_memory(dataset, width, 1, _most_candidates(lloyd.n_clusters), engine=engine)
+        check_memory(dataset, width, 1, _most_candidates(lloyd.largest), engine=engine)
 
 
 def check_memory(
@@ -269,7 +267,7 @@ class Starts:
 def _draws(lloyd: LloydOptions, dataset: Dataset) -> bool:
     """Return whether candidates are drawn from all rows in passes, rather than from a sample."""
     by_passes = isinstance(lloyd.init, str) and lloyd.init == "k-means||"
-    return by_passes and dataset.n_samples > _sample_size(lloyd.n_clusters)
+    return by_passes and dataset.n_samples > _sample_size(lloyd.largest)
 
 
 def _most_candidates(n_clusters: int) -> int:
@@ -285,15 +283,15 @@ def find_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     return _draw_candidates(job, lloyd) if _draws(lloyd, job.dataset) else _sample_candidates(job, lloyd)
 
 
-def choose_starts(candidates: Candidates, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
+def choose_starts(candidates: Candidates, lloyd: LloydOptions) -> Starts:
     """Choose the centres of `n_init` starts for each number of clusters.
 
     Each start is the best of three solutions for the weighted candidates, found without a pass: two by greedy
     k-means++, and one of these after local search, each improved by some Lloyd steps. A single k-means++
     choice often has two centres in one cluster, and local search sometimes leaves a ring without a centre.
     """
-    counts = tuple(number for number in numbers for _ in range(lloyd.n_init))
-    values = np.zeros((len(counts), max(numbers), candidates.points.shape[1]))
+    counts = tuple(number for number in lloyd.numbers for _ in range(lloyd.n_init))
+    values = np.zeros((len(counts), lloyd.largest, candidates.points.shape[1]))
     for i, number in enumerate(counts):
         seed = uniforms.derived_seed(lloyd.seed, i % lloyd.n_init)
         values[i, :number] = _choose_start(candidates, number, seed)
@@ -319,7 +317,7 @@ def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatAr
 
 def _sample_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     """Return the distinct rows of a seeded sample as candidates."""
-    X, _, weights = samples.sample_rows(job.dataset, lloyd.seed, n_rows=_sample_size(lloyd.n_clusters))
+    X, _, weights = samples.sample_rows(job.dataset, lloyd.seed, n_rows=_sample_size(lloyd.largest))
     inputs = job.feature_map.prepare(X)
     _, first, groups = np.unique(inputs, axis=0, return_index=True, return_inverse=True)
     counts = np.bincount(groups.ravel(), weights=weights).astype(np.float64)
@@ -333,7 +331,7 @@ def _draw_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     """
     X, _, _ = samples.sample_rows(job.dataset, lloyd.seed, n_rows=1)
     drawn = job.feature_map.transform(X, dtype=np.float64)
-    size = OVERSAMPLING * lloyd.n_clusters
+    size = OVERSAMPLING * lloyd.largest
     job.expect("candidates", ROUNDS)
     for turn in range(ROUNDS):
         points = job.centres(drawn[np.newaxis])
@@ -347,88 +345,3 @@ def _draw_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     weights = sums.cluster_weights(job.grid)[0]
     counts = weights > 0
     return Candidates(drawn[counts], weights[counts])
-
-
-# -- the options of k-means, checked once ----------------------------------------------------------
-
-
-INITS = ("k-means||", "k-means++")
-
-
-@dataclass(frozen=True)
-class ClusterSpace(draw.FeatureOptions):
-    """Features to cluster in, or their leading principal components.
-
-    `n_principal`: number of leading principal components in whose scores clusters are found, which takes a
-      pass of O(n_samples · n_components²). By default clusters are found in the features themselves.
-    `normalize`: {None, "degree"}. With "degree" the principal components are those of degree-normalised
-      features. This is spectral clustering by the random walk's leading eigenfunctions, each times the root
-      of its eigenvalue.
-    Raises InvalidParameterError if a value is out of range.
-
-    Schölkopf, Smola & Müller (1998), Sec. 4; von Luxburg (2007), A tutorial on spectral clustering, Sec. 4;
-    Shi & Malik (2000).
-    """
-
-    n_principal: int | None = None
-    normalize: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        draw.check_without_targets(self.length_scale)
-        fit.check_normalize(self.normalize)
-        if self.n_principal is None:
-            if self.normalize is not None:
-                raise InvalidParameterError(
-                    f"`normalize` is {self.normalize!r} without `n_principal`; it applies to principal "
-                    "components only: say how many, for example one less than clusters"
-                )
-        elif check_count(self.n_principal, "n_principal") > self.n_components:
-            raise InvalidParameterError(
-                f"`n_principal` is {self.n_principal}, above `n_components`={self.n_components}, of which "
-                "principal components are made; lower it, or draw more features"
-            )
-
-    @property
-    def width(self) -> int:
-        """Largest possible number of columns in which clusters are found."""
-        return self.n_components if self.n_principal is None else self.n_principal
-
-
-@dataclass(frozen=True, eq=False)
-class LloydOptions:
-    """How k-means finds clusters.
-
-    `n_clusters`: number of clusters; the largest, if several numbers share the passes.
-    `init`: "k-means||", "k-means++" or array. "k-means||" draws 4 · n_clusters candidates in each of two
-      passes, weights them in another, and chooses centres among them by k-means++ and local search.
-      "k-means++" takes a seeded sample of 4,096 rows as candidates; so does "k-means||" for a dataset no
-      larger than that. An array gives the centres: inputs, of shape (n_clusters, n_features), or centres in
-      Z, of shape (n_clusters, n_components).
-    `n_init`: number of starts, with different centres chosen among the same candidates; they share each pass.
-    `max_iter`: largest number of Lloyd passes.
-    `tol`: a start stops when the sum of its centres' squared shifts is at most this share of the mean
-      variance of Z's columns. With 0 it stops when no centre moved at all, so that no label changed.
-    `seed`: seed of the starts and of samples of rows.
-    Raises InvalidParameterError if a value is out of range.
-    """
-
-    n_clusters: int = 8
-    _: KW_ONLY
-    init: str | NDArray[Any] = "k-means||"
-    n_init: int = 1
-    max_iter: int = 300
-    tol: float = 1e-4
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("n_clusters", "n_init", "max_iter"):
-            check_count(getattr(self, name), name)
-        if not is_number(self.tol) or not 0 <= self.tol < np.inf:
-            raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number of at least 0")
-        if isinstance(self.init, str):
-            check_name(self.init, INITS, "init", also=", or an array of centres")
-        elif self.n_init != 1:
-            raise InvalidParameterError(
-                f"`n_init` is {self.n_init} together with given centres, which are one start; leave it out"
-            )

@@ -10,7 +10,7 @@ from rff_dist.checks import check_count
 from rff_dist.data.blocks import BlockTask, Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features import composed, draw, maps
+from rff_dist.features import composed, feature_options, maps
 from rff_dist.fitting import plan, predicting, prepare
 from rff_dist.pca import components
 from rff_dist.statistics import accumulate, inspection, passes, ridge_statistics, specs
@@ -70,7 +70,7 @@ class KernelComponents:
 
 def fit_components(
     dataset: Dataset,
-    features: draw.FeatureOptions,
+    features: feature_options.FeatureOptions,
     *,
     n_components: int = 2,
     normalize: str | None = None,
@@ -93,7 +93,7 @@ def fit_components(
             "principal components are made; lower it, or draw more features"
         )
     check_normalize(normalize)
-    draw.check_without_targets(features.length_scale)
+    feature_options.check_without_targets(features.length_scale)
     inspection.check_standardize(features.standardize)
     source = dataset.without_targets()
     plan.check_plan(source, features.n_components, plan.Sums(features=features.features), engine=engine)

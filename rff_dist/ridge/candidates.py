@@ -9,7 +9,7 @@ from typing import Any
 from rff_dist.checks import check_positive
 from rff_dist.data import blocks, folding
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features import draw, nystrom
+from rff_dist.features import draw, feature_options, nystrom
 from rff_dist.features import length_scales as median_heuristic
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import prepare
@@ -127,7 +127,7 @@ def check_candidates(candidates: Sequence[Candidate], dataset: blocks.Dataset, o
     """
     if not candidates:
         raise InvalidParameterError("there is no candidate to compare; expected at least 1")
-    design, fourier = options.design, draw.find_features(options.kinds[0]) is None
+    design, fourier = options.design, feature_options.find_features(options.kinds[0]) is None
     if design != "auto" and not fourier:
         raise InvalidParameterError(f"`design` is {design!r}, but Nyström features have none; leave it out")
     for candidate in candidates:
@@ -163,8 +163,8 @@ class Draws:
 
     def feature_map(self, candidate: Candidate, n_components: int) -> FeatureMap:
         kernel, options = self.kernel(candidate), self._options
-        described = draw.KernelFeatures(
-            kernel,
+        described = feature_options.KernelFeatures(
+            kernel=kernel,
             length_scale=None,
             n_components=n_components,
             features=candidate.features or options.kinds[0],

@@ -119,7 +119,7 @@ LLOYD = """
 import json, sys
 from rff_dist import Gaussian, SerialEngine, draw_feature_map, open_dataset
 from rff_dist.kmeans import fit as kmeans, starts as kmeans_starts
-from rff_dist.kmeans.starts import LloydOptions
+from rff_dist.kmeans.cluster_options import LloydOptions
 
 def peak():
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -128,7 +128,7 @@ def peak():
 dataset, engine = open_dataset(sys.argv[1]).without_targets(), SerialEngine(n_threads=2)
 feature_map = draw_feature_map(Gaussian(1.0), n_features=4, n_components=16, random_state=0)
 job = kmeans_starts.measure(dataset, feature_map, None, engine=engine)
-lloyd = LloydOptions(5, init="k-means++", max_iter=20, tol=0.0)
+lloyd = LloydOptions(n_clusters=5, init="k-means++", max_iter=20, tol=0.0)
 peaks = [peak() for done in kmeans.iterate(job, kmeans.start(job, lloyd, (5,)), lloyd)]
 print(json.dumps({"second": peaks[1], "last": peaks[-1], "passes": len(peaks)}))
 """

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rff_dist.errors import ConflictError, OutputBusyError, OutputExistsError
+from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import write_model
 from rff_dist.storage import output_places
@@ -23,7 +24,6 @@ from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hold
 from rff_dist.storage.records import peek_record, read_record
 from rff_dist.workbench.jobs.cluster import cluster
-from rff_dist.workbench.jobs.drawing import ClusterFeatures, Lloyd
 from rff_dist.workbench.jobs.places import Source, WeightedSource
 from rff_dist.workbench.jobs.predict import predict
 from rff_dist.workbench.jobs.specs import Clustering, Predict
@@ -118,13 +118,12 @@ def read_table(place: str) -> Any:
 
 
 def cluster_rows(place: str, who: int) -> None:
-    options: Any = ClusterFeatures
     job = Clustering(
         source=WeightedSource(data=f"{place}/data"),
         output=f"{place}/labels",
         model=f"{place}/clusters",
-        lloyd=Lloyd(n_clusters=2, max_iter=1),
-        features=options(n_components=16, seed=who),
+        lloyd=LloydOptions(n_clusters=2, max_iter=1),
+        space=ClusterSpace(n_components=16, seed=who),
         overwrite=True,
     )
     cluster(job, in_this_process(ENGINE))

@@ -21,7 +21,7 @@ from rff_dist.flows.running import lend_engine
 from rff_dist.kmeans import fit
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
+from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.kinds import read_any
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.statistics import inspection
@@ -61,8 +61,8 @@ def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(paramete
     assert len(json.dumps(result)) < 8_000
     expected = kmeans.fit(
         open_dataset(parameters.data, y=None),
-        ClusterSpace(Gaussian(), n_components=64, seed=3),
-        LloydOptions(4, n_init=2, seed=3),
+        ClusterSpace(kernel=Gaussian(), n_components=64, seed=3),
+        LloydOptions(n_clusters=4, n_init=2, seed=3),
         engine=SerialEngine(1),
     )
     n_passes = len(result["passes"])
@@ -140,9 +140,9 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
         state = cluster(**parameters.model_copy(update={**places, **options}).model_dump(), return_state=True)
     result = state.result()
     dataset = open_dataset(parameters.data, y=None)
-    space = ClusterSpace(Gaussian(), n_components=64, seed=3)
+    space = ClusterSpace(kernel=Gaussian(), n_components=64, seed=3)
     alone = [
-        kmeans.fit(dataset, space, LloydOptions(number, seed=3), engine=SerialEngine(1))
+        kmeans.fit(dataset, space, LloydOptions(n_clusters=number, seed=3), engine=SerialEngine(1))
         for number in (2, 4, 6)
     ]
     expected = fit.compare(dataset, alone, seed=3)
@@ -166,9 +166,9 @@ def test_clusters_in_principal_components_are_those_of_the_library(parameters, t
     expected = kmeans.fit(
         open_dataset(parameters.data, y=None),
         ClusterSpace(
-            Gaussian(), n_components=64, seed=3, features="nystrom", n_principal=3, normalize="degree"
+            kernel=Gaussian(), n_components=64, seed=3, features="nystrom", n_principal=3, normalize="degree"
         ),
-        LloydOptions(4, seed=3),
+        LloydOptions(n_clusters=4, seed=3),
         engine=SerialEngine(1),
     )
     assert result["digest"] == expected.digest()

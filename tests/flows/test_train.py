@@ -33,6 +33,7 @@ from rff_dist.engines import resuming
 from rff_dist.engines.progress import BlockDone, PassResumed
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterLostError, DataError, InvalidParameterError, OutputExistsError
+from rff_dist.features.feature_options import find_features
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.flows import running
@@ -442,7 +443,7 @@ GOOD = {"data": "data.zarr", "model": "model"}
         ({"kernel": "matern:mu=1.5"}, "does not take 'mu=1.5'"),
         ({"kernel": "linear", "length_scale": 2.0}, "no part without a length scale"),
         ({"features": "nystroem"}, "'nystrom'"),
-        ({"centres": "k-means++"}, "features='nystrom'"),
+        ({"features": "nystrom:best"}, "nystrom:k-means++"),
         ({"missing_chunks": "skip"}, "error or fill"),
         ({"seed": -1}, "of at least 0"),
         ({"n_workers": 0}, "of at least 1"),
@@ -465,9 +466,9 @@ def test_bad_parameters_are_refused_before_a_run(bad, words):
 
 def test_nystrom_features_need_neither_pairs_nor_a_design():
     parameters = TrainParameters(
-        **{**GOOD, "features": "nystrom", "centres": "rpcholesky", "n_components": 9, "kernel": "laplacian"}
+        **{**GOOD, "features": "nystrom:rpcholesky", "n_components": 9, "kernel": "laplacian"}
     )
-    assert parameters.to(Train).features.kind == Nystrom("rpcholesky")
+    assert find_features(parameters.to(Train).options.features) == Nystrom("rpcholesky")
 
 
 def test_secrets_in_a_refused_url_are_not_repeated():

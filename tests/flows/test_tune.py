@@ -139,13 +139,13 @@ GOOD = {"data": "data.zarr", "model": "model"}
         ({"length_scales": [0.0]}, "above 0"),
         ({"n_components": 9}, "take 10"),
         ({"n_components": [8, 0]}, "of at least 1"),
-        ({"alpha": "gcv"}, "expected cv, cv-1se"),
+        ({"alpha": "gcv"}, "'cv-1se'"),
         ({"alpha": 1.0, "alphas": [1.0, 2.0]}, "give one of them"),
         ({"n_folds": 1}, "of at least 2"),
         ({"n_folds": 2, "time": True, "n_components": [8, 16]}, "no standard error"),
         ({"groups": "g", "time": True}, "folds are either of groups or of time"),
-        ({"centres": "k-means++"}, "features='nystrom'"),
-        ({"kernel": "gaussian"}, "there is no parameter"),
+        ({"features": "nystrom:best"}, "nystrom:k-means++"),
+        ({"kernel": "gaussian"}, "leave one of them out"),
     ],
 )
 def test_bad_parameters_are_refused_before_a_run(bad, words):

@@ -12,8 +12,8 @@ from annotated_types import Ge
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
+from rff_dist.features.feature_options import FeatureOptions
 from rff_dist.workbench.cli import shell
-from rff_dist.workbench.jobs.drawing import Features
 from rff_dist.workbench.jobs.places import WeightedSource
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
@@ -56,8 +56,8 @@ class Measured:
 def approximate(
     *,
     source: WeightedSource,
-    features: Annotated[Features, "kernel", "length_scale", "n_components", "design", "map", "seed"],
-    standardize: bool = fields.option("Centre and scale the inputs first.", True),
+    features: Annotated[FeatureOptions, "kernel", "length_scale", "n_components", "design", "map", "seed"],
+    standardize: bool | str = fields.like(FeatureOptions, "standardize", True),
     measured: Measured,
     plot: str | None = fields.option("Draw the error against D.", None, unit="PNG", writes=True),
 ) -> Document:
@@ -68,25 +68,20 @@ def approximate(
     from rff_dist.data import memory, samples
     from rff_dist.engines.serial import SerialEngine
     from rff_dist.features import approximation, bounds, draw
-    from rff_dist.kernels.base import check_design
     from rff_dist.statistics import inspection
     from rff_dist.storage import datasets
 
-    dimension = draw.check_n_components(features.n_components, features.map)
-    chosen, seed = features.make_kernel(), features.seed
+    seed = features.seed
     data, dataset = source.data, datasets.open_dataset(source.data, **source.names())
-    chosen.check_columns(dataset.n_features)
-    check_design(chosen, features.design, dataset.n_features)
+    features.check_columns(dataset.n_features)
     rows = samples.sample_inputs(dataset, seed, n_rows=measured.n_samples * measured.n_repeats)
     sample = memory.ArrayDataset(rows)
-    moments = inspection.inspect(sample, engine=SerialEngine(1))
-    standardizer = inspection.standardizer_from(moments) if standardize else None
+    engine = SerialEngine(1)
+    moments = inspection.inspect(sample, engine=engine)
+    standardizer = inspection.standardizer_for(sample, moments, standardize, engine=engine)
     ranges = inspection.input_range(moments, standardizer)
     seen = draw.Inputs(sample, standardizer, seed, ranges)
-    described = draw.KernelFeatures(
-        chosen, length_scale=features.scale, n_components=dimension, design=features.design, map=features.map
-    )
-    feature_map = draw.draw(seen, described)
+    feature_map = draw.draw(seen, features)
     spec = feature_map.spec
     assert spec is not None  # it was drawn just now
     sampling = approximation.Sampling(measured.n_samples, measured.n_repeats, measured.confidence, seed)

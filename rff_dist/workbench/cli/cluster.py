@@ -32,7 +32,7 @@ def cluster(
     if plot is not None:
         from rff_dist.workbench.page.pictures import save_clustering
 
-        seed, title = job.features.seed, job.source.data
+        seed, title = job.space.seed, job.source.data
         save_clustering(plot, clustered.dataset, clustered.clusters, seed=seed, title=title)
     if report is not None:
         from rff_dist.workbench.page import pages

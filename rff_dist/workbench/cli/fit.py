@@ -32,7 +32,7 @@ def fit(
 
 
 def run_training(
-    job: specs.Train | specs.Tune, where: Cluster, plot: PathLike | None, report: PathLike | None
+    job: specs.Train, where: Cluster, plot: PathLike | None, report: PathLike | None
 ) -> Document:
     """Train and publish a model, draw what is asked for, and return what a command shows of it."""
     from rff_dist.workbench.jobs.train import train

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from rff_dist import fields
+from rff_dist.features.feature_options import FeatureOptions, as_length_scale
 from rff_dist.fields import Count, NonNegative, Positive, Positives, RowNumber
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs.drawing import Features
 from rff_dist.workbench.results import rows, words
 from rff_dist.workbench.results.document import Document
 
@@ -35,7 +35,7 @@ def generate(
     *,
     output: str = fields.option("Where to write the dataset.", argument=True, unit="OUT", writes=True),
     size: Size,
-    features: Annotated[Features, "kernel", "n_components", "seed"],
+    features: Annotated[FeatureOptions, "kernel", "n_components", "seed"],
     noise: NonNegative = fields.option("The noise's standard deviation; the function's is 1.", 0.1),
     first_row: RowNumber = fields.option("Number of the first row; test data continue the count.", 0),
     chunk_rows: Count | None = fields.option(
@@ -54,8 +54,7 @@ def generate(
     from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 
     seed = features.seed
-    scale = size.length_scale
-    chosen = with_length_scale(features.make_kernel(), tuple(scale) if isinstance(scale, list) else scale)
+    chosen = with_length_scale(features.kernel, as_length_scale(size.length_scale))
     function = draw_function(
         chosen, n_features=size.n_features, n_components=features.n_components, seed=seed
     )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rff_dist import fields
 from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import InvalidParameterError
+from rff_dist.fitting.options import RidgeOptions, is_one_alpha
 from rff_dist.numerics import machine
 from rff_dist.text import human_bytes
 from rff_dist.workbench.cli import shell
-from rff_dist.workbench.jobs.drawing import TrainFeatures
-from rff_dist.workbench.jobs.places import TrainingSource
-from rff_dist.workbench.jobs.regression import EffortOptions, FoldOptions, PenaltyOptions, SolverOptions
+from rff_dist.workbench.jobs.places import SupervisedSource
+from rff_dist.workbench.jobs.training import Compared, FoldOptions
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
@@ -33,14 +33,20 @@ if TYPE_CHECKING:
     "rff-dist plan data.zarr --n-components 4096 --alpha 1 --measure",
 )
 def plan(
-    source: Annotated[TrainingSource, "data", "x", "y"],
-    features: Annotated[
-        TrainFeatures, "kernel", "n_components", "length_scale", "features", "kernels", "length_scales"
+    source: Annotated[SupervisedSource, "data", "x", "y"],
+    options: Annotated[
+        RidgeOptions,
+        "kernel",
+        "features",
+        "n_components",
+        "length_scale",
+        "alpha",
+        "solver",
+        "effort",
+        "time_limit",
     ],
-    penalty: Annotated[PenaltyOptions, "alpha"],
+    compared: Compared,
     folds: Annotated[FoldOptions, "n_folds"],
-    solving: Annotated[SolverOptions, "solver"],
-    effort: EffortOptions,
     where: Annotated[Cluster, "scheduler", "n_workers", "n_threads", "memory", "serial", "insecure"],
     measure: bool = fields.option(
         "Measure the workers here, or those of `scheduler`, for some seconds. This tells the time of the "
@@ -50,20 +56,19 @@ def plan(
 ) -> Document:
     """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""
     from rff_dist.engines.connecting import open_engine
-    from rff_dist.features.draw import find_features
-    from rff_dist.fitting.options import is_one_alpha
+    from rff_dist.features.feature_options import find_features
     from rff_dist.fitting.plan import Machines, measure_gflops
     from rff_dist.products.choice import WORTH_MEASURING, rate_for
     from rff_dist.ridge.choices import choices_of
     from rff_dist.selection.cross_validation import cross_validation_flops
     from rff_dist.storage.datasets import open_dataset
-    from rff_dist.workbench.jobs import fits, specs
+    from rff_dist.workbench.jobs import fits
 
     if where.scheduler is not None and not measure:
         raise InvalidParameterError("`scheduler` is given, but nothing is measured there; give `measure` too")
-    folds.check(penalty.alpha, features.n_components)
-    options = specs.ridge_options(features, folds, source, penalty, solving, effort)
-    fit = fits.Fit(options=options, candidates=features.candidates)
+    folds.check(options.alpha, options.n_components)
+    options = replace(options, cv=folds.cv)
+    fit = fits.Fit(options, candidates=compared.candidates(options))
     fit.check()
     dataset = open_dataset(source.data, x=source.x, y=source.y, version=source.version)
     fit.check_data(dataset)

@@ -156,8 +156,7 @@ def training_of(job: specs.Auto, prepared: AutoData) -> specs.Train:
         "data": prepared.train,
         "register": True,
         **fields.values_of(prepared, "model", "test", "classify"),
-        **fields.values_of(job, "n_components", "seed"),
-        **fields.values_of(job.effort_of, "effort", "time_limit"),
+        **fields.values_of(job, "n_components", "seed", "effort", "time_limit"),
         "groups": None if job.groups is None else "groups",
         "sample_weight": None if job.weight is None else "sample_weight",
     }

@@ -52,7 +52,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
       if another run writes one of the outputs; PlanError if a pass needs more memory than a worker has.
     """
     dataset, known = _open(job)
-    space, lloyd, numbers = job.features.space, job.lloyd.to_library(job.features.seed), job.lloyd.numbers
+    space, lloyd = job.space, replace(job.lloyd, seed=job.space.seed)
     with (
         output_places.hold(job.output, holder=do.holder),
         nullcontext() if job.model is None else output_places.hold(job.model, holder=do.holder),
@@ -64,7 +64,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         feature_map = do("draw", kmeans.draw_features, dataset, space, moments, engine=engine)
         do("broadcast", engine.broadcast, feature_map)
         rows = do("measure", kmeans_starts.measure, dataset, feature_map, moments, engine=engine)
-        starts = do("start", kmeans.start, rows, lloyd, numbers)
+        starts = do("start", kmeans.start, rows, lloyd)
         passes: list[Summary] = []
         lloyd_passes = kmeans.iterate(rows, starts, lloyd)
         for number in itertools.count(1):
@@ -75,8 +75,8 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
                 break
         found = [replace(clusters, card=prepare.describe_dataset(dataset)) for clusters in done.clusters]
         comparison = agreement = None
-        if len(numbers) > 1:
-            comparison = do("choose", _choose, dataset, found, job.features.seed, engine)
+        if len(lloyd.numbers) > 1:
+            comparison = do("choose", _choose, dataset, found, job.space.seed, engine)
         clusters = found[0] if comparison is None else comparison.best
         # The labels appear when the centres are published.
         how: dict[str, Any] = {"engine": engine, **fields.values_of(job, "distances", "overwrite")}
@@ -114,16 +114,15 @@ def _open(job: specs.Clustering) -> tuple[datasets.ZarrDataset, columns.Column |
         steps.check_place(job, [source.data, job.output])
     dataset = datasets.open_dataset(source.data, **source.names())
     known = None if job.labels is None else column_of(dataset, job.labels)
-    job.features.check_columns(dataset.n_features)
-    kmeans_starts.check_rows(dataset, job.lloyd.numbers[-1])
+    job.space.check_columns(dataset.n_features)
+    kmeans_starts.check_rows(dataset, job.lloyd.largest)
     return dataset, known
 
 
 def _check_memory(job: specs.Clustering, dataset: blocks.Dataset, engine: protocol.Engine) -> None:
     """Refuse, before any pass, what does not fit in memory."""
-    space, n_numbers = job.features.space, len(job.lloyd.numbers)
-    lloyd = job.lloyd.to_library(job.features.seed)
-    kmeans_starts.check_fits(dataset, space.width, lloyd, n_numbers=n_numbers, engine=engine)
+    space, n_numbers = job.space, len(job.lloyd.numbers)
+    kmeans_starts.check_fits(dataset, space.width, job.lloyd, n_numbers=n_numbers, engine=engine)
     if space.n_principal is not None:
         plan.check_plan(dataset, space.n_components, plan.Sums(features=space.features), engine=engine)
     if n_numbers > 1:
@@ -184,7 +183,7 @@ def _describe_data(dataset: datasets.ZarrDataset, engine: protocol.Engine) -> Su
 
 
 def _describe_features(job: specs.Clustering, feature_map: maps.FeatureMap) -> Summary:
-    space, kernel = job.features.space, kinds.kernel_of(feature_map)
+    space, kernel = job.space, kinds.kernel_of(feature_map)
     return {
         "kernel": None if kernel is None else kernel.to_dict(),
         "n_components": space.n_components,

@@ -12,7 +12,7 @@ from rff_dist.classify.fit import FittedModel, label_rows
 from rff_dist.data import blocks, columns, labelled, memory
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.features import draw
+from rff_dist.features import feature_options
 from rff_dist.fitting import plan
 from rff_dist.fitting.options import RidgeOptions, read_widths
 from rff_dist.kernels import base
@@ -105,7 +105,7 @@ class Fit:
         """
         options = self.options
         choice.check_environment()
-        check_name(options.map, draw.DATASET_MAPS, "map")
+        check_name(options.map, feature_options.DATASET_MAPS, "map")
         if self.loss is not None:
             classification.check_loss(self.loss)
             if options.solver == "pcg":

@@ -53,17 +53,6 @@ class SupervisedSource(WeightedSource):
 
 
 @fields.group
-class TrainingSource(SupervisedSource):
-    """Where rows to train on are."""
-
-    sample_weight_kind: Literal["precision", "frequency"] = fields.option(
-        "Meaning of the sample weights. precision: how certain a row's target is. frequency: how many times "
-        "the row counts.",
-        "precision",
-    )
-
-
-@fields.group
 class TableEncoding:
     """How tables are read, and how their columns become numbers."""
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
-from rff_dist.workbench.jobs import drawing, places, regression
+from rff_dist.fitting.options import RidgeOptions
+from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
+from rff_dist.workbench.jobs import places, training
 
 if TYPE_CHECKING:
-    from rff_dist.fitting.options import RidgeOptions
     from rff_dist.workbench.jobs import fits
 
 _MODEL = (
@@ -37,14 +38,12 @@ class Train(Supervised):
 
     reason: ClassVar[str] = "fitted"
 
-    source: places.TrainingSource
+    source: places.SupervisedSource
     destination: places.Destination
-    features: drawing.TrainFeatures
-    penalty: regression.TrainPenalty
-    folds: regression.FoldOptions
-    solving: regression.SolverOptions
-    effort_of: regression.EffortOptions
-    classes: regression.Classes
+    options: RidgeOptions
+    compared: training.Compared
+    folds: training.FoldOptions
+    classes: training.Classes
     test: str | None = fields.option(_TEST, None, unit="DATA")
     statistics: bool = fields.option(
         "Keep the exact sums in the model. Without them it is smaller, and cannot be updated or merged.",
@@ -52,7 +51,7 @@ class Train(Supervised):
     )
 
     def __post_init__(self) -> None:
-        self.folds.check(self.penalty.alpha, self.features.n_components)
+        self.folds.check(self.options.alpha, self.options.n_components)
         self.fit.check()
 
     @property
@@ -67,55 +66,21 @@ class Train(Supervised):
         from rff_dist.workbench.jobs.fits import Fit
 
         loss = (self.classes.loss or SQUARED) if self.classify else None
-        options = ridge_options(
-            self.features, self.folds, self.source, self.penalty, self.solving, self.effort_of
-        )
-        return Fit(options, loss, self.classes.class_weight, self.features.candidates)
+        options = dataclasses.replace(self.options, cv=self.folds.cv)
+        return Fit(options, loss, self.classes.class_weight, self.compared.candidates(options))
 
 
 @fields.group
-class Tune(Supervised):
+class Tune(Train):
     """Compare kernels, length scales, alphas and D by cross-validation, and publish the best model.
 
-    A name of `Train` with lists, whose defaults are those of a comparison.
+    A name of `Train`, whose defaults are those of a comparison.
     """
 
     reason: ClassVar[str] = "tuned"
-    statistics: ClassVar[bool] = True
-    classify: ClassVar[bool] = False
 
-    source: places.TrainingSource
-    destination: places.Destination
-    features: drawing.TuneFeatures
-    penalty: regression.TunePenalty
-    folds: regression.FoldOptions
-    test: str | None = fields.option(_TEST, None, unit="DATA")
-
-    def __post_init__(self) -> None:
-        self.fit.check()
-
-    @cached_property
-    def fit(self) -> fits.Fit:
-        """What to compare, as the library takes it."""
-        from rff_dist.workbench.jobs.fits import Fit
-
-        options = ridge_options(self.features, self.folds, self.source, self.penalty)
-        return Fit(options, candidates=self.features.candidates)
-
-
-def ridge_options(
-    features: drawing.TrainFeatures | drawing.TuneFeatures, folds: regression.FoldOptions, *groups: Any
-) -> RidgeOptions:
-    """Return the options of a regression as the library takes them; most are called the same there."""
-    from rff_dist.fitting.options import RidgeOptions
-
-    given = {name: value for group in (features, *groups) for name, value in vars(group).items()}
-    same = {
-        name: given[name] for name in given.keys() & {one.name for one in dataclasses.fields(RidgeOptions)}
-    }
-    if isinstance(features, drawing.TrainFeatures):
-        same["length_scale"] = features.scale
-    return RidgeOptions(**(same | {"features": features.kind, "cv": folds.cv}))
+    options: training.TuneOptions
+    compared: training.TuneCompared
 
 
 @fields.group
@@ -142,14 +107,14 @@ class Clustering:
         "as models/NAME. Versions are never replaced.",
         False,
     )
-    lloyd: drawing.Lloyd
+    lloyd: LloydOptions
     labels: str | None = fields.option(
         "Name of an array of known labels to compare the clusters with, by the adjusted Rand index and "
         "mutual information.",
         None,
     )
     distances: bool = fields.option("Write each row's distances to all centres too, as 'distances'.", False)
-    features: drawing.ClusterFeatures
+    space: ClusterSpace
 
     def __post_init__(self) -> None:
         if self.register and self.model is None:
@@ -485,8 +450,9 @@ class Auto:
         "auto",
         unit="auto|D",
     )
-    effort_of: regression.EffortOptions
-    seed: fields.Seed = fields.option("Seed of all random numbers.", 0)
+    effort: int = fields.like(RidgeOptions, "effort")
+    time_limit: float | None = fields.like(RidgeOptions, "time_limit")
+    seed: int = fields.like(RidgeOptions, "seed")
     overwrite: bool = fields.option(
         "Replace data of other files. What an earlier run ingested from the same files is used again, or "
         "ingested again if options differ. The model becomes the next version in any case.",

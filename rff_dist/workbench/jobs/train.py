@@ -56,7 +56,7 @@ class Training:
         return {**self.plan, **self.chosen, **self.published, "metrics": self.metrics, "comparison": compared}
 
 
-def train(job: specs.Train | specs.Tune, do: steps.Runner) -> Training:
+def train(job: specs.Train, do: steps.Runner) -> Training:
     """Train a model and publish it.
 
     Raises RFFDistError, before the engine starts, if the options do not suit the data, another run writes to
@@ -208,7 +208,7 @@ def inspect(fit: fits.Fit, data: fits.JobData, folder: RunFolder, engine: Engine
 
 
 def publish(
-    job: specs.Train | specs.Tune,
+    job: specs.Train,
     model: models.RidgeModel,
     metrics: Summary | None,
     *,

@@ -35,7 +35,7 @@ def clusters_page(
 
     `times`: returns the times of the job; called at the end.
     """
-    dataset, clusters, seed = clustered.dataset, clustered.clusters, job.features.seed
+    dataset, clusters, seed = clustered.dataset, clustered.clusters, job.space.seed
     page = document.Document(
         f"Report: {redact(job.model or job.output)}",
         lead=f"{clusters.n_clusters:,} clusters of {dataset.n_samples:,} rows, by k-means in features.",

@@ -25,7 +25,7 @@ def clustering_document(clustered: cluster.Clustered, job: specs.Clustering, run
 
     `run`: what ran it, see `words.run_facts`.
     """
-    found, seed, comparison = clustered.clusters, job.features.seed, clustered.comparison
+    found, seed, comparison = clustered.clusters, job.space.seed, clustered.comparison
     record = {
         **clustered.record,
         **_describe_clusters(found),

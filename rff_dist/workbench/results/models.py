@@ -49,15 +49,15 @@ def choice_facts(model: models.RidgeModel, seed: int | None = None) -> Facts:
     }
 
 
-def training_document(training: train.Training, job: specs.Train | specs.Tune, run: Summary) -> Document:
+def training_document(training: train.Training, job: specs.Train, run: Summary) -> Document:
     """Return what a job made that trained a model.
 
     `run`: what ran it, see `words.run_facts`.
     """
     model, trained = training.model, training.fitted.trained
-    record = {**training.describe(), **_describe_choice(training), "seed": job.features.seed, **run}
+    record = {**training.describe(), **_describe_choice(training), "seed": job.options.seed, **run}
     metrics, table = training.metrics, record["cross_validation"]
-    facts, parts = _training_facts(training, job.features.seed), list[Part]()
+    facts, parts = _training_facts(training, job.options.seed), list[Part]()
     if job.fit.candidates is not None:
         record |= {"n_readings": trained.n_readings, "folds": model.card["folds"], "best": trained.best}
         facts |= _search_facts(trained)

@@ -70,7 +70,9 @@ def test_approximate_says_why_there_is_no_bound(folder, options, missing, reason
 def test_approximate_takes_the_better_map_where_it_is_to_choose(tmp_path):
     write_dataset(tmp_path / "far.zarr", np.arange(200.0)[:, np.newaxis])
     options = ["--kernel", "cauchy", "--length-scale", "0.01", "--n-components", "64", "--map", "auto"]
-    found = document("approximate", tmp_path / "far.zarr", *options, "--n-samples", "20", "--no-standardize")
+    found = document(
+        "approximate", tmp_path / "far.zarr", *options, "--n-samples", "20", "--standardize", "no"
+    )
     assert found["map"] == found["map_variances"]["better"] == "phases"
 
 

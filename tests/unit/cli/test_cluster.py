@@ -10,7 +10,7 @@ from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
+from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.kinds import read_any
 from rff_dist.ridge.models import read_model
 from rff_dist.storage.columns import open_column
@@ -45,8 +45,8 @@ def read_array(url, name):
 
 def fit_here(data):
     dataset = open_dataset(data, y=None)
-    space = ClusterSpace(Gaussian(), n_components=64, seed=2)
-    return kmeans.fit(dataset, space, LloydOptions(4, n_init=3, seed=2), engine=ENGINE)
+    space = ClusterSpace(kernel=Gaussian(), n_components=64, seed=2)
+    return kmeans.fit(dataset, space, LloydOptions(n_clusters=4, n_init=3, seed=2), engine=ENGINE)
 
 
 def test_the_better_map_is_taken_where_it_is_to_choose(tmp_path):

@@ -59,10 +59,8 @@ BAD_VALUES = [
     (["--kernel", "laplacian", "--design", "orthogonal"], "design='iid'", "isotropic"),
     (["--map", "pair"], "map", "pairs"),
     (["--features", "nystroem"], "features", "nystrom"),
-    (["--centres", "uniform"], "centres", "nystrom"),
-    (["--features", "nystrom", "--centres", "best"], "centres", "uniform"),
+    (["--features", "nystrom:best"], "features", "nystrom:k-means++"),
     (["--features", "nystrom", "--design", "iid"], "design", "leave it out"),
-    (["--features", "auto", "--centres", "uniform"], "centres", "nystrom"),
     (["--classify", "--conformal", "yes"], "conformal", "no intervals"),
     (["--kernel", "matern:mu=2"], "kernel", "nu"),
     (["--kernel", "gaussian +"], "kernel", "nothing next to an operator"),
@@ -211,7 +209,7 @@ def test_nystrom_features_are_told_stored_and_described(folder, tmp_path):
         "--length-scale",
         "2",
     )
-    found = document(*fit, "--features", "nystrom", "--centres", "rpcholesky")
+    found = document(*fit, "--features", "nystrom:rpcholesky")
     model = read_model(tmp_path / "model")
     assert found["digest"] == model.digest()
     assert (found["features"], found["n_components"], found["kernel"]) == (

@@ -12,7 +12,7 @@ from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
 from rff_dist.ridge.models import read_model
 from rff_dist.storage.columns import column_of
-from rff_dist.workbench.jobs.drawing import TuneFeatures
+from rff_dist.workbench.jobs.training import Compared
 from tests.command_line import document, refusal, run
 from tests.plain import search_plain
 
@@ -123,7 +123,7 @@ def test_kernels_are_separated_by_commas_that_are_not_of_their_parameters():
         "kernels": f"gaussian, matern:nu=2.5,rational_quadratic:shape=2,{total}",
         "length_scales": "0.5x, 3",
     }
-    options = {one.name: one for one in options_of(TuneFeatures)}
+    options = {one.name: one for one in options_of(Compared)}
     found = make_candidates(*(options[name].read(text) for name, text in texts.items()))
     assert [one.kernel for one in found[:6:2]] == [Gaussian(), Matern(nu=2.5), RationalQuadratic(shape=2)]
     assert [one.length_scale for one in found[:2]] == [TimesMedian(0.5), 3.0]
@@ -138,7 +138,7 @@ def test_kernels_are_separated_by_commas_that_are_not_of_their_parameters():
         (["--kernels", "gausian"], 2, "did you mean 'gaussian'?"),
         (["--kernels", "laplacian", "--design", "orthogonal"], 2, "isotropic"),
         (["--n-components", "7"], 2, "take 8, or map='phases'"),
-        (["--alpha", "gcv"], 2, "expected cv, cv-1se or a number"),
+        (["--alpha", "gcv"], 2, "'cv-1se'"),
         (["--n-folds", "2", "--time", "--alpha", "cv-1se"], 2, "no standard error"),
         (["--groups", "groups", "--time"], 2, "groups or of time"),
         (["--groups", "nothing"], 65, "nothing"),

@@ -10,7 +10,7 @@ from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.composed import PrincipalFeatureMap
-from rff_dist.features.draw import FeatureOptions
+from rff_dist.features.feature_options import FeatureOptions
 from rff_dist.features.kinds import kernel_of
 from rff_dist.fitting.predicting import rows_in_memory
 from rff_dist.pca import fit as pca
@@ -34,7 +34,7 @@ ENGINE = SerialEngine(1)
 def found(request):
     parameters = {"n_components": 64, "standardize": True, **request.param}
     normalize = parameters.pop("normalize", None)
-    options = FeatureOptions(Gaussian(1.5), length_scale=None, **parameters)
+    options = FeatureOptions(kernel=Gaussian(1.5), length_scale=None, **parameters)
     return pca.fit_components(ArrayDataset(X), options, n_components=5, normalize=normalize, engine=ENGINE)
 
 

@@ -9,7 +9,7 @@ from rff_dist.errors import DataError, InvalidParameterError, SolveError, Storag
 from rff_dist.fields import build
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.kmeans import fit as kmeans
-from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
+from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models import kinds as cluster_model
 from rff_dist.ridge.models import write_model
 from rff_dist.storage.columns import open_column
@@ -36,8 +36,8 @@ def folder(tmp_path_factory):
             plain_classifier(n_components=16, loss=loss, alpha=1e-3).fit(X, np.where(y > 0, "up", "down")),
             folder / name,
         )
-    space = ClusterSpace(Gaussian(), n_components=16)
-    clusters = kmeans.fit(data, space, LloydOptions(2), engine=ENGINE)
+    space = ClusterSpace(kernel=Gaussian(), n_components=16)
+    clusters = kmeans.fit(data, space, LloydOptions(n_clusters=2), engine=ENGINE)
     cluster_model.write_clusters(clusters, folder / "clusters")
     return folder
 

@@ -19,8 +19,8 @@ from rff_dist.kmeans import fit
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
+from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.fit import Comparison, JudgedNumber, mean_silhouettes
-from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
 from rff_dist.numerics import machine
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.writing import write_dataset
@@ -80,8 +80,8 @@ def test_several_numbers_find_what_each_finds_alone_and_the_blobs_are_taken():
     assert [one.clusters.n_clusters for one in found.candidates] == [2, 4, 6]
     for one in found.candidates:
         number = one.clusters.n_clusters
-        lloyd = LloydOptions(number, n_init=4, seed=1)
-        alone = kmeans.fit(dataset, ClusterSpace(Gaussian(), **SMALL), lloyd, engine=ENGINE)
+        lloyd = LloydOptions(n_clusters=number, n_init=4, seed=1)
+        alone = kmeans.fit(dataset, ClusterSpace(kernel=Gaussian(), **SMALL), lloyd, engine=ENGINE)
         np.testing.assert_array_equal(one.clusters.centres, alone.centres)
         assert one.clusters.inertias == alone.inertias
         assert one.clusters.card == alone.card
@@ -111,8 +111,8 @@ def test_all_numbers_and_their_starts_share_the_passes():
     def found_with(*numbers):
         engine = CountingEngine()
         job = kmeans_starts.measure(ArrayDataset(rows), feature_map, None, engine=engine)
-        lloyd = LloydOptions(7, init="k-means++", n_init=2, max_iter=4, tol=1e-3)
-        starts = kmeans.start(job, lloyd, numbers)
+        lloyd = LloydOptions(n_clusters=numbers, init="k-means++", n_init=2, max_iter=4, tol=1e-3)
+        starts = kmeans.start(job, lloyd)
         found = kmeans.finish(kmeans.iterate(job, starts, replace(lloyd, tol=0.0)))
         return found, engine.labels
 
@@ -134,7 +134,7 @@ def test_an_empty_cluster_of_a_smaller_number_is_refilled_and_its_absent_ones_ar
     values = np.zeros((2, 5, 16))
     values[0] = feature_map.transform(points[:5])
     values[1, :3] = [*feature_map.transform(points[:2]), np.full(16, 50.0)]
-    lloyd = LloydOptions(5, max_iter=4, tol=0.0)
+    lloyd = LloydOptions(n_clusters=5, max_iter=4, tol=0.0)
     together = kmeans.finish(kmeans.iterate(job, kmeans_starts.Starts(values, (5, 3)), lloyd))
     alone = [
         kmeans.finish(kmeans.iterate(job, kmeans_starts.Starts(start[np.newaxis], (len(start),)), lloyd))[0]
@@ -155,7 +155,12 @@ def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch
     ):
         compare(unread, n_clusters=[400, 450, 500], n_init=20)
     with pytest.raises(PlanError, match=r"a worker needs .* n_components=30_000\) but has 512.0 MiB"):
-        kmeans.fit(unread, ClusterSpace(Gaussian(), n_components=30_000), LloydOptions(500), engine=ENGINE)
+        kmeans.fit(
+            unread,
+            ClusterSpace(kernel=Gaussian(), n_components=30_000),
+            LloydOptions(n_clusters=500),
+            engine=ENGINE,
+        )
     monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**34)
     monkeypatch.setattr(fit, "machine", seen(machine, available_memory=lambda: 2**28))
     with pytest.raises(PlanError, match="the samples on which numbers of clusters are judged need"):

@@ -27,8 +27,8 @@ from rff_dist.features.nystrom import draw_nystrom
 from rff_dist.fitting.predicting import rows_in_memory
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans.cluster_options import LloydOptions
 from rff_dist.kmeans.lloyd_pass import centre_distances
-from rff_dist.kmeans.starts import LloydOptions
 from rff_dist.statistics.inspection import blocks_of
 
 ENGINE = SerialEngine(n_threads=1)
@@ -181,7 +181,7 @@ def test_clusters_have_the_same_bits_for_any_chunks_and_threads(many_rows, init)
         kmeans.find_clusters(
             dataset,
             feature_map,
-            LloydOptions(9, n_init=2, init=init, max_iter=6, seed=3),
+            LloydOptions(n_clusters=9, n_init=2, init=init, max_iter=6, seed=3),
             engine=SerialEngine(n_threads=n_threads),
         )
         for dataset, n_threads in [(datasets[0], 1), (datasets[0], 2), (datasets[1], 3)]
@@ -197,7 +197,9 @@ def test_starts_in_one_pass_have_the_bits_of_starts_alone(many_rows):
     feature_map = draw_feature_map(Gaussian(4.0), n_features=4, n_components=32, random_state=0)
     dataset = ArrayDataset(many_rows)
     together, alone = (
-        kmeans.find_clusters(dataset, feature_map, LloydOptions(9, n_init=n, tol=1e-3, seed=1), engine=ENGINE)
+        kmeans.find_clusters(
+            dataset, feature_map, LloydOptions(n_clusters=9, n_init=n, tol=1e-3, seed=1), engine=ENGINE
+        )
         for n in (3, 1)
     )
     assert together.start_inertias[0] == alone.inertia
@@ -214,7 +216,7 @@ def test_k_means_parallel_starts_are_no_worse_than_k_means_plus_plus(many_rows):
     ours, theirs = [], []
     for seed in range(5):
         found = kmeans.find_clusters(
-            ArrayDataset(X), feature_map, LloydOptions(20, max_iter=1, seed=seed), engine=ENGINE
+            ArrayDataset(X), feature_map, LloydOptions(n_clusters=20, max_iter=1, seed=seed), engine=ENGINE
         )
         ours.append(found.inertias[0])
         centres = kmeans_plusplus(Z, 20, random_state=seed)[0]
@@ -239,7 +241,7 @@ def test_an_empty_cluster_moves_to_the_row_farthest_from_its_own_centre(blobs):
     nowhere = np.full((2, 64), 100.0)
     start = np.concatenate([Z[:1], nowhere[:1], Z[1:2], nowhere[1:]])
     found = kmeans.find_clusters(
-        ArrayDataset(X), probe.feature_map_, LloydOptions(4, init=start, max_iter=1), engine=ENGINE
+        ArrayDataset(X), probe.feature_map_, LloydOptions(n_clusters=4, init=start, max_iter=1), engine=ENGINE
     )
     distances = np.square(Z[:, np.newaxis] - Z[:2]).sum(axis=2)
     farthest = np.argsort(-distances.min(axis=1))[:2]
@@ -262,7 +264,9 @@ def test_another_chunking_changes_at_most_labels_of_rows_between_centres(shuffle
     feature_map = draw_nystrom(Gaussian(1.0), sample, n_components=30, nystrom=Nystrom(), seed=0)
     start = feature_map.transform(X[:6])
     found = [
-        kmeans.find_clusters(dataset, feature_map, LloydOptions(6, init=start, max_iter=9), engine=ENGINE)
+        kmeans.find_clusters(
+            dataset, feature_map, LloydOptions(n_clusters=6, init=start, max_iter=9), engine=ENGINE
+        )
         for dataset in datasets
     ]
     labels = [

@@ -11,15 +11,15 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
+from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.workbench.page.pictures import ClusterView, save_clusters, view_clusters
 
 ENGINE = SerialEngine(n_threads=1)
 
 
 def cluster(X, n_clusters):
-    space = ClusterSpace(Gaussian(), n_components=64)
-    return kmeans.fit(ArrayDataset(X), space, LloydOptions(n_clusters, tol=0.0), engine=ENGINE)
+    space = ClusterSpace(kernel=Gaussian(), n_components=64)
+    return kmeans.fit(ArrayDataset(X), space, LloydOptions(n_clusters=n_clusters, tol=0.0), engine=ENGINE)
 
 
 def test_scores_and_shares_are_those_of_pca_on_the_features_and_centres_are_means():

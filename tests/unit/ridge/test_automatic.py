@@ -18,7 +18,7 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import draw
-from rff_dist.features.draw import KernelFeatures
+from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.features.kinds import kernel_of, length_scale_of
 from rff_dist.features.length_scales import EvidenceSearch
 from rff_dist.fitting.options import Penalty, RidgeOptions
@@ -271,7 +271,7 @@ def test_what_is_given_is_kept_and_fitted_as_the_steps_one_by_one_do(features, g
     model = fit(dataset, options, engine=ENGINE).model
     prepared = prepare(dataset, standardize="auto", engine=ENGINE)
     described = KernelFeatures(
-        Gaussian(), n_components=32, length_scale=given["length_scale"], features=features
+        kernel=Gaussian(), n_components=32, length_scale=given["length_scale"], features=features
     )
     drawn = prepared.draw(described, seed=3)
     member = prepared.accumulation(drawn)

@@ -33,7 +33,7 @@ from rff_dist.errors import (
     StatisticsError,
 )
 from rff_dist.features import draw, length_scales
-from rff_dist.features.draw import KernelFeatures
+from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.features.kinds import kernel_of
 from rff_dist.fitting.options import Penalty
 from rff_dist.fitting.plan import Sums, check_plan
@@ -365,7 +365,9 @@ def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, s
     )  # fmt: skip
     standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
     inputs = draw.Inputs(dataset, standardizer if standardize else None, seed)
-    described = KernelFeatures(Gaussian(), length_scale="median", n_components=n_components, map=feature_kind)
+    described = KernelFeatures(
+        kernel=Gaussian(), length_scale="median", n_components=n_components, map=feature_kind
+    )
     feature_map = draw.draw(inputs, described)
     assert feature_map.digest() == model.feature_map.digest()
     statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=model.statistics.spec)
@@ -394,7 +396,7 @@ def test_fit_is_what_the_estimator_does(dataset, model):
 )
 def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(kernel, n_components, expected):
     far_apart = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
-    described = KernelFeatures(kernel, n_components=n_components, design="iid", map="auto")
+    described = KernelFeatures(kernel=kernel, n_components=n_components, design="iid", map="auto")
     features = draw.draw(draw.Inputs(far_apart), described)
     assert features.spec.map == expected
 

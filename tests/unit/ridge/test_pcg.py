@@ -22,7 +22,7 @@ from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFo
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import PlanError, StatisticsError
-from rff_dist.features.draw import KernelFeatures
+from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.fitting import plan
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
@@ -62,7 +62,7 @@ PROBLEMS = {
 def prepared_map(dataset, kernel, n_components, features="fourier", *, engine=ENGINE):
     prepared = prepare(dataset, standardize=True, engine=engine)
     return prepared, prepared.draw(
-        KernelFeatures(kernel, n_components=n_components, features=features), seed=0
+        KernelFeatures(kernel=kernel, n_components=n_components, features=features), seed=0
     )
 
 

@@ -1,0 +1,191 @@
+"""Which features of a kernel are drawn: the options that all models share, each declared once.
+
+A group checks itself when it is made. Kernels and features are imported then, not sooner: `--help` shows
+these options too, and is not to wait for SciPy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from rff_dist import fields
+from rff_dist.checks import check_count, check_name
+from rff_dist.errors import InvalidParameterError
+from rff_dist.fields import Count, Positive, Positives, Seed
+
+if TYPE_CHECKING:
+    from rff_dist.features.nystrom import Nystrom
+    from rff_dist.frequencies.designs import Design
+    from rff_dist.kernels.base import Kernel, LengthScale
+
+# Aliases are evaluated when they are needed, which help does not.
+type KernelObject = Kernel
+type FeatureKind = str | Nystrom
+type Arrangement = str | Design
+type Width = str | LengthScale | None
+type Standardize = bool | Literal["rank", "auto"]
+
+FEATURES = ("fourier", "nystrom")
+DATASET_MAPS = ("auto", "pairs", "phases")
+PRECISIONS = ("standard", "high")
+KERNELS = (
+    "gaussian, laplacian (the L1 form), cauchy, sinc, matern, rational_quadratic, additive, linear, "
+    "polynomial or min, with parameters as in matern:nu=1.5 or polynomial:degree=3. Kernels in a sum or "
+    "product have length scales of their own: 'gaussian:length_scale=2 + 0.1 * linear'."
+)
+LENGTH_SCALE = "Length scale of the kernel, or one for each column, in units of the (scaled) inputs. "
+
+
+@fields.group
+class KernelFeatures:
+    """Features of a kernel.
+
+    In a sum or product, length scales go to the parts without one. "median" also replaces the length scale
+    that a single kernel has. Nyström features have neither `design` nor `map` nor `precision`.
+    Raises InvalidParameterError if a value is out of range.
+    """
+
+    panel: ClassVar[str] = "Random features"
+
+    kernel: KernelObject = fields.option(
+        f"Name of the kernel: {KERNELS}", default="gaussian", unit="KERNEL", takes=str
+    )
+    features: FeatureKind = fields.option(
+        "Kind of features. fourier: random Fourier features. nystrom: kernel values at some rows of the "
+        "data, the centres, which are drawn uniformly; or chosen by nystrom:k-means++ or nystrom:rpcholesky "
+        "(randomly pivoted Cholesky).",
+        default="fourier",
+        takes=Literal["fourier", "nystrom", "nystrom:k-means++", "nystrom:rpcholesky"],
+        unit="NAME",
+    )
+    n_components: int = fields.option(
+        "Number of features, D. The error falls as 1/√D; the cost grows at least as D.",
+        default=1024,
+        unit="D",
+        takes=Count,
+    )
+    length_scale: Width = fields.option(
+        f"{LENGTH_SCALE}auto and median: the median distance between rows of a sample.",
+        default="auto",
+        unit="L|L1,L2,…",
+        takes=Literal["auto", "median"] | Positive | Positives,
+    )
+    design: Arrangement = fields.option(
+        "Arrangement of the frequencies: orthogonal, iid, quasi-monte-carlo (best for few columns) or "
+        "structured (fast for hundreds of columns). auto: orthogonal if the kernel allows it, else iid "
+        "(quasi-monte-carlo for additive).",
+        default="auto",
+        takes=Literal["auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"],
+    )
+    map: str = fields.option(
+        "Form of Fourier features. pairs: cosines and sines. phases: cosines with random phases. auto: the "
+        "form with the lower variance on a sample of rows.",
+        default="pairs",
+        takes=Literal["auto", "pairs", "phases"],
+    )
+    precision: str = fields.option(
+        "Precision of the features. standard: fast; Fourier features have 15 bits, and their sums are exact. "
+        "high: float32, for targets with almost no noise; a warning tells when it is needed.",
+        default="standard",
+        takes=Literal["standard", "high"],
+    )
+
+    def __post_init__(self) -> None:
+        from rff_dist.kernels import base, names
+
+        object.__setattr__(self, "kernel", names.find_kernel(self.kernel))
+        object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
+        check_name(self.map, DATASET_MAPS, "map")
+        check_name(self.precision, PRECISIONS, "precision")
+        check_width(self.n_components, self.map, self.features)
+        base.design_for(self.kernel, self.design)
+
+    def check_columns(self, n_features: int) -> None:
+        """Check that kernel and design suit the number of columns; raises InvalidParameterError if not."""
+        from rff_dist.kernels import base, stationary
+
+        kernel, scale = self.kernel, self.length_scale
+        if scale is not None and not isinstance(scale, str):
+            kernel = stationary.with_length_scale(kernel, scale)
+        kernel.check_columns(n_features)
+        if find_features(self.features) is None:
+            base.check_design(kernel, self.design, n_features)
+
+
+@fields.group
+class FeatureOptions(KernelFeatures):
+    """Features of a kernel, and what is done to the inputs first."""
+
+    standardize: bool | str = fields.option(
+        "Scaling of the input columns. true (yes): subtract the mean, divide by the standard deviation. "
+        "rank: map the ranks of the values to a normal distribution. auto: rank for columns with heavy "
+        "tails, true for the others. false (no): no scaling.",
+        default=False,
+        unit="HOW",
+        takes=Standardize,
+    )
+    seed: int = fields.option("Seed of all random numbers.", default=0, takes=Seed)
+
+    def __post_init__(self) -> None:
+        from rff_dist.kernels import base
+
+        super().__post_init__()
+        if find_features(self.features) is None:
+            base.check_design(self.kernel, self.design, 1)  # what it allows does not depend on the columns
+        elif self.design != "auto":
+            raise InvalidParameterError(
+                f"`design` is {self.design!r}, but Nyström features have none, only features='fourier' has; "
+                "leave it out"
+            )
+
+
+def as_length_scale(length_scale: Any) -> Any:
+    """Return length scales of columns as a tuple; others as they are."""
+    return tuple(length_scale) if isinstance(length_scale, list) else length_scale
+
+
+def find_features(features: object) -> Nystrom | None:
+    """Return how Nyström features are made, or None for random Fourier features.
+
+    `features`: "fourier", "nystrom", "nystrom:" with how centres are chosen, or Nystrom.
+    Raises InvalidParameterError if it is neither a name nor a `Nystrom`.
+    """
+    if isinstance(features, str) and features == "fourier":
+        return None
+    from rff_dist.features.nystrom import Nystrom
+
+    if isinstance(features, Nystrom):
+        return features
+    if isinstance(features, str) and features.startswith("nystrom:"):
+        return Nystrom(features.removeprefix("nystrom:"))
+    check_name(features, FEATURES, "features", also=", or Nystrom(…)")
+    return Nystrom()
+
+
+def check_n_components(n_components: object, map: str) -> int:
+    """Return `n_components` as an int.
+
+    Raises InvalidParameterError if it is not an integer of at least 1, or is odd where cosines and sines come
+      in pairs.
+    """
+    count = check_count(n_components, "n_components")
+    if map == "pairs" and count % 2:
+        raise InvalidParameterError(
+            f"`n_components` is {count}; map='pairs' makes two components of each frequency and needs "
+            f"an even number: take {count + 1}, or map='phases'"
+        )
+    return count
+
+
+def check_width(n_components: object, map: str, features: object) -> int:
+    """Return `n_components` as an int; raises InvalidParameterError if such features cannot have as many."""
+    return check_n_components(n_components, map if find_features(features) is None else "centres")
+
+
+def check_without_targets(length_scale: object) -> None:
+    """Raise InvalidParameterError for length scales that need targets."""
+    if isinstance(length_scale, str) and length_scale == "evidence":
+        raise InvalidParameterError(
+            "`length_scale` is 'evidence', which needs targets, and there are none here; expected 'auto' or "
+            "numbers above 0"
+        )

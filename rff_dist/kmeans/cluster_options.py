@@ -1,0 +1,139 @@
+"""What clusters are found in, and how: options of kernel k-means, each declared and checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist import fields
+from rff_dist.checks import check_count, check_name, is_number
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features import feature_options
+from rff_dist.features.feature_options import FeatureOptions
+from rff_dist.fields import Count, Counts, NonNegative
+
+type Init = str | NDArray[Any]
+type Numbers = int | Sequence[int]
+
+INITS = ("k-means||", "k-means++")
+
+
+@fields.group
+class ClusterSpace(FeatureOptions):
+    """Features to cluster in, or their leading principal components.
+
+    Principal components take another pass, of O(n_samples · n_components²). Those of degree-normalised
+    features are the random walk's leading eigenfunctions, each times the root of its eigenvalue.
+    Raises InvalidParameterError if a value is out of range.
+
+    Schölkopf, Smola & Müller (1998), Sec. 4; von Luxburg (2007), A tutorial on spectral clustering, Sec. 4;
+    Shi & Malik (2000).
+    """
+
+    n_principal: int | None = fields.option(
+        "Number of leading kernel principal components to cluster in. By default rows are clustered in the "
+        "features themselves.",
+        default=None,
+        unit="M",
+        takes=Count | None,
+    )
+    normalize: str | None = fields.option(
+        "Normalisation of the features before the principal components. degree: by their degrees, which is "
+        "spectral clustering; set `n_principal` to one less than the number of clusters.",
+        default=None,
+        takes=Literal["degree"] | None,
+    )
+
+    def __post_init__(self) -> None:
+        from rff_dist.pca import fit
+
+        super().__post_init__()
+        feature_options.check_without_targets(self.length_scale)
+        fit.check_normalize(self.normalize)
+        if self.n_principal is None:
+            if self.normalize is not None:
+                raise InvalidParameterError(
+                    f"`normalize` is {self.normalize!r} without `n_principal`; it applies to principal "
+                    "components only: say how many, for example one less than clusters"
+                )
+        elif check_count(self.n_principal, "n_principal") > self.n_components:
+            raise InvalidParameterError(
+                f"`n_principal` is {self.n_principal}, above `n_components`={self.n_components}, of which "
+                "principal components are made; lower it, or draw more features"
+            )
+
+    @property
+    def width(self) -> int:
+        """Largest possible number of columns in which clusters are found."""
+        return self.n_components if self.n_principal is None else self.n_principal
+
+
+@fields.group
+class LloydOptions:
+    """How k-means finds clusters.
+
+    "k-means||" draws 4 · n_clusters candidates in each of two passes, weights them in another, and chooses
+    centres among them by k-means++ and local search. "k-means++" takes a seeded sample of 4,096 rows as
+    candidates; so does "k-means||" for a dataset no larger than that. An array as `init` gives the centres:
+    inputs, of shape (n_clusters, n_features), or centres in Z, of shape (n_clusters, n_components).
+    Raises InvalidParameterError if a value is out of range.
+    """
+
+    panel: ClassVar[str] = "Clusters"
+
+    n_clusters: Numbers = fields.option(
+        "Number of clusters. Several numbers share the passes, and that of the largest silhouette is taken.",
+        default=8,
+        unit="K|K1,K2,…",
+        takes=Count | Counts,
+    )
+    init: Init = fields.option(
+        "Source of the candidates for the first centres. k-means||: all rows, in three passes. k-means++: a "
+        "sample of 4,096 rows.",
+        default="k-means||",
+        takes=Literal["k-means||", "k-means++"],
+    )
+    n_init: int = fields.option(
+        "Number of starts, which share each pass. The one of least inertia is kept.", default=1, takes=Count
+    )
+    max_iter: int = fields.option("Largest number of Lloyd passes.", default=300, takes=Count)
+    tol: float = fields.option(
+        "Threshold of the centres' squared shifts, as a share of the mean variance of the features: passes "
+        "end below it. With 0 they end when no label changes.",
+        default=1e-4,
+        unit="SHARE",
+        takes=NonNegative,
+    )
+    #: Of the starts and of samples of rows.
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        numbers = self.numbers
+        if not numbers or len(set(numbers)) < len(numbers):
+            raise InvalidParameterError(
+                f"`n_clusters` is {self.n_clusters}; expected different whole numbers of at least 1"
+            )
+        for name in ("n_init", "max_iter"):
+            check_count(getattr(self, name), name)
+        if not is_number(self.tol) or not 0 <= self.tol < np.inf:
+            raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number of at least 0")
+        if isinstance(self.init, str):
+            check_name(self.init, INITS, "init", also=", or an array of centres")
+        elif self.n_init != 1:
+            raise InvalidParameterError(
+                f"`n_init` is {self.n_init} together with given centres, which are one start; leave it out"
+            )
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of clusters to find, in ascending order."""
+        several = [self.n_clusters] if np.ndim(self.n_clusters) == 0 else self.n_clusters
+        return sorted(check_count(number, "n_clusters") for number in several)  # type: ignore[union-attr]
+
+    @property
+    def largest(self) -> int:
+        """The largest number of clusters, which memory is planned for."""
+        return self.numbers[-1]

@@ -1,0 +1,169 @@
+"""What a training job takes besides the library's options: kernels to compare, folds, and classes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Le, Len
+
+from rff_dist import fields
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features import feature_options
+from rff_dist.fields import Positive, Positives
+from rff_dist.fitting.options import RidgeOptions
+
+if TYPE_CHECKING:
+    from rff_dist.data import folding
+    from rff_dist.ridge.candidates import Candidate
+
+DEFAULT_FOLDS = 5
+_COMMA = re.compile(r",(?!\s*\w+\s*=)")  # a comma between kernels, not between the parameters of one
+
+
+def read_kernels(text: str) -> list[str]:
+    """Read kernels with commas between them."""
+    return [part.strip() for part in _COMMA.split(text)]
+
+
+type FoldCount = Annotated[int, Ge(2), Le(1000)]  # `data.folding.MAX_FOLDS`, without its import
+type Kernels = Annotated[list[str], Len(1), fields.Reader(read_kernels)]
+type LengthScales = Annotated[list[Positive | Positives | str], Len(1)]
+
+
+@fields.group
+class Compared:
+    """Kernels and length scales that cross-validation compares on all rows."""
+
+    panel: ClassVar[str] = feature_options.KernelFeatures.panel
+
+    kernels: Kernels | None = fields.option(
+        "Kernels to compare on all rows, instead of one, each one of those of `kernel`.", None, unit="K1,K2,…"
+    )
+    length_scales: LengthScales | None = fields.option(
+        "Length scales to try with each kernel that has one length scale: numbers, lists with one number for "
+        "each column, multiples of the median distance between rows such as 0.5x, or evidence. By default "
+        "0.25x, 0.5x, 1x, 2x and 4x.",
+        None,
+        unit="L1,L2,…",
+    )
+
+    def candidates(self, options: RidgeOptions) -> list[Candidate] | None:
+        """Return what is compared, if several kernels or length scales are given.
+
+        Raises InvalidParameterError if `options` have a kernel or a length scale too.
+        """
+        if self.kernels is None and self.length_scales is None:
+            return None
+        from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
+
+        for name, several in (("kernel", self.kernels), ("length_scale", self.kernels or self.length_scales)):
+            if several is not None and getattr(options, name) != "auto":
+                raise InvalidParameterError(
+                    f"`{name}` is {getattr(options, name)!r}, but `kernels` or `length_scales` give several "
+                    "to compare; leave one of them out"
+                )
+        one = DEFAULT_KERNELS if options.kernel == "auto" else [options.kernel]
+        return make_candidates(self.kernels or one, self.length_scales)
+
+
+@fields.group
+class TuneCompared(Compared):
+    """Kernels and length scales to compare, several by default."""
+
+    kernels: Kernels | None = fields.like(Compared, "kernels", ["gaussian", "matern:nu=1.5"])
+
+
+@fields.group
+class TuneOptions(RidgeOptions):
+    """What a regression is to use, with the defaults of a comparison of kernels."""
+
+    features: feature_options.FeatureKind = fields.like(RidgeOptions, "features", "fourier")
+    n_components: Any = fields.like(RidgeOptions, "n_components", 1024)
+    alpha: Any = fields.like(RidgeOptions, "alpha", "cv")
+
+
+@fields.group
+class FoldOptions:
+    """The folds of cross-validation."""
+
+    panel: ClassVar[str] = "Regression"
+
+    n_folds: FoldCount | None = fields.option(
+        "Number of folds of cross-validation, which share one pass. By default 5; 10 below 200 rows; 3 from "
+        "2,049 rows on, or if memory does not hold their sums.",
+        None,
+    )
+    groups: str | None = fields.option(
+        "Name of an array of groups, such as patient, site or day. Rows of one group are in one fold. By "
+        "default there are no groups.",
+        None,
+    )
+    time: bool = fields.option(
+        "Take the rows as ordered by time: each fold is predicted from those before it.", False
+    )
+
+    def __post_init__(self) -> None:
+        if self.groups is not None and self.time:
+            raise InvalidParameterError(
+                "`groups` and `time` were both given, but folds are either of groups or of time; leave one "
+                "out"
+            )
+
+    @property
+    def cv(self) -> int | folding.Folds | None:
+        """The folds, or their number; None lets memory decide it."""
+        from rff_dist.data.folding import GroupFolds, TimeFolds
+
+        n_folds = self.n_folds or DEFAULT_FOLDS
+        if self.groups is not None:
+            return GroupFolds(n_folds)
+        return TimeFolds(n_folds) if self.time else self.n_folds
+
+    def check(self, alpha: Any, n_components: Any) -> None:
+        """Check that alpha is chosen by cross-validation where folds or several D ask for it."""
+        from rff_dist.fitting.options import CV_NAMES
+
+        if not isinstance(alpha, str) or alpha in CV_NAMES:
+            return
+        for name in ("n_folds", "groups", "time"):
+            if getattr(self, name):
+                raise InvalidParameterError(
+                    f"`{name}` needs k-fold cross-validation, `alpha` by cv or cv-1se, not {alpha}; leave "
+                    "one of them out"
+                )
+        if isinstance(n_components, list):
+            raise InvalidParameterError(
+                f"`n_components` is {n_components}, from which cross-validation chooses, not by {alpha}; "
+                "give one number, or choose `alpha` by cv"
+            )
+
+
+@fields.group
+class Classes:
+    """A classifier instead of a regression."""
+
+    panel: ClassVar[str] = "Classification"
+
+    classify: bool = fields.option(
+        "Train a classifier: y holds labels, which are text or whole numbers.", False
+    )
+    loss: Literal["squared", "logistic", "squared_hinge"] | None = fields.option(
+        "Loss of a classifier. squared (the default): ridge regression on targets -1 and +1, in one pass. "
+        "logistic, and squared_hinge (a kernel support vector machine, without probabilities): 10 to 30 "
+        "cheap passes more.",
+        None,
+    )
+    class_weight: Literal["balanced"] | None = fields.option(
+        "Weights of a classifier's classes. balanced: all classes weigh the same. By default a class weighs "
+        "as much as its rows.",
+        None,
+        unit="balanced",
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "class_weight"):
+            if getattr(self, name) is not None and not self.classify:
+                raise InvalidParameterError(
+                    f"`{name}` is for classifiers only; add classify=True, or leave it out"
+                )
