@@ -22,6 +22,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.predicting import predict_rows
+from rff_dist.recipes import recipes
 from rff_dist.ridge import fit as ridge
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.writing import write_dataset
@@ -156,7 +157,7 @@ def test_partial_dependence_is_what_scikit_learn_says():
     model = _Linear().fit(X, X[:, 0])
     expected = sklearn_dependence(model, X, [2], method="brute", grid_resolution=7)
     found = partial_dependence(
-        lambda rows: model.predict(rows)[:, np.newaxis], X, 2, expected["grid_values"][0]
+        lambda rows: model.predict(rows)[:, np.newaxis], X, [2], expected["grid_values"][0][:, np.newaxis]
     )
     np.testing.assert_allclose(found[:, 0], expected["average"][0], rtol=1e-12)
 
@@ -189,12 +190,22 @@ def test_importance_is_what_scikit_learn_says_on_average():
     X = rng.standard_normal((2_000, 3))
     model = _Linear().fit(X, X[:, 0])
     y = model.predict(X)[:, np.newaxis] + 0.1 * rng.standard_normal((2_000, 1))
-    found = permutation_importance(
-        model.predict, X, lambda seen: float(np.sqrt(np.mean((seen - y[:, 0]) ** 2))), columns=[0, 1], seed=0
+    losses = columns.Losses("RMSE", lambda seen, rows: np.square(seen - y[rows, 0]), is_root=True)
+    found, errors = permutation_importance(
+        model.predict, X, losses, np.arange(2_000), columns=[[0], [1], [0, 1]], seed=0
     )
     told = sklearn_importance(model, X, y[:, 0], scoring="neg_root_mean_squared_error", random_state=0)
     # one shuffle of 2,000 rows: its error has a deviation of a few percent
-    np.testing.assert_allclose(found, told.importances_mean[:2], rtol=0.1)
+    np.testing.assert_allclose(found[:2], told.importances_mean[:2], rtol=0.1)
+    # both at once: twice the variances of sin(x0), (1 - exp(-2)) / 2, and of x1·x2, 1
+    assert found[2] == pytest.approx(np.sqrt(3 - np.exp(-2) + 0.01) - 0.1, rel=0.1)
+    # the standard error is that of a bootstrap over rows
+    order = np.random.Generator(np.random.Philox(0)).permutation(2_000)
+    after = np.square(model.predict(np.column_stack([X[order, 0], X[:, 1:]])) - y[:, 0])
+    before = np.square(model.predict(X) - y[:, 0])
+    picks = rng.integers(0, 2_000, (400, 2_000))
+    drawn = np.sqrt(after[picks].mean(axis=1)) - np.sqrt(before[picks].mean(axis=1))
+    assert errors[0] == pytest.approx(drawn.std(), rel=0.15)
 
 
 @pytest.mark.parametrize("n_columns", [3, 40])
@@ -434,3 +445,30 @@ def test_axe_finds_nothing_serious(trained, tmp_path):
     shown = show(tmp_path / "page.html")
     found = json.loads(unescape(re.search(r'<pre id="found">(.*?)</pre>', shown, re.DOTALL)[1]))
     assert [(one["id"], one["impact"]) for one in found if one["impact"] in ("serious", "critical")] == []
+
+
+def test_columns_of_the_page_are_those_of_the_table():
+    encoders = [
+        recipes.Number("age", 42.0, 3, True),
+        recipes.OneHot("town", ["Bonn", "Köln"], True),
+        recipes.OneHot("garden", ["no", "yes"]),
+        recipes.Date("sold", ["elapsed-days", "weekday"]),
+    ]
+    recipe = recipes.Recipe(encoders)
+    found = columns._table_columns(recipe.names, recipe)
+    assert [(one.name, one.members) for one in found] == [
+        ("age", (0, 1)),
+        ("town", (2, 3, 4)),
+        ("garden", (5,)),
+        ("sold", (6, 7)),
+    ]
+    row = np.array([61.0, 0, 0, 1, 0, 0, 18_990.6, 2])
+    assert [one.cell(row) for one in found] == ["61", "Köln", "no", "2021-12-29"]
+    X = np.stack([row, row + 1, row + 2])
+    members, places, levels = found[1].places(X, 5)
+    assert (members, list(levels)) == ((2, 3, 4), ["Bonn", "Köln", "others"])
+    np.testing.assert_array_equal(places, np.eye(3))
+    assert found[2].places(X, 5)[1].tolist() == [[0.0], [1.0]]
+    assert found[0].places(X, 5)[0] == (0,)
+    # columns that a recipe did not make stand for themselves
+    assert [one.members for one in columns._table_columns(["a", "b"], recipe)] == [(0,), (1,)]

@@ -86,6 +86,7 @@ class Passes:
                 comparison=comparison,
                 metrics=metrics,
                 update=update,
+                command=messages.this_command() if settings.is_program.get() else None,
             )
             html.write_page(page, report)
 

@@ -112,15 +112,8 @@ def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
         for name, value in attributes.items()
         if name != SOURCES
     }
-    parts = attributes.get(PARTS)
-    if isinstance(parts, Mapping) and "holdout" in parts:  # else it is another program's attribute
-        holdout = parts["holdout"]
-        how = (
-            f"at random, seed {holdout['seed']}"
-            if holdout["by"] is None
-            else f"the latest by {holdout['by']}"
-        )
-        facts["split"] = f"{100 * holdout['share']:g} % of the rows for a test, {how}"
+    if (how := rows.split_words(attributes)) is not None:
+        facts["split"] = how
         del facts[PARTS]
     if sources := known_sources(attributes):
         last = f"{_short(sources[-1].get('name'))}, {sources[-1].get('n_samples', 0):,} rows"

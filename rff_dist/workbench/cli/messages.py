@@ -175,8 +175,12 @@ def _tell_error(title: str, kind: str, code: int, message: str, hint: str, *, as
 
 def _again() -> str:
     """Return a hint with the command that goes on where this one was stopped."""
-    # URLs in the arguments may hold passwords.
-    return f"to go on: {shlex.join(map(redact, ['rff-dist', *sys.argv[1:]]))}"
+    return f"to go on: {this_command()}"
+
+
+def this_command() -> str:
+    """Return the program's command line, without passwords that URLs in it hold."""
+    return shlex.join(map(redact, ["rff-dist", *sys.argv[1:]]))
 
 
 def _near_path(message: str, values: Iterable[Any]) -> str:

@@ -45,6 +45,7 @@ MAX_FACTOR = 4_096  # up to so many components, a Cholesky factor of the Gram is
 class JudgedRows:
     """Rows to compare models on.
 
+    `numbers`: int64 array of shape (n_rows,). The rows' numbers in their data.
     `y`: float64 array of shape (n_rows, n_targets). Targets; −1 and +1 for classes.
     `weights`: float64 array of shape (n_rows,), or None.
     `folds`: the folds that leave them out; None for test rows, or if each is left out by itself.
@@ -53,6 +54,7 @@ class JudgedRows:
 
     by: str
     n_available: int
+    numbers: IntArray
     X: NDArray[Any]
     y: FloatArray
     weights: FloatArray | None = None
@@ -147,6 +149,7 @@ def _comparison(
     return verdict.Comparison(
         by=rows.by,
         n_available=rows.n_available,
+        numbers=rows.numbers,
         X=rows.X,
         y=y,
         predictions={**predictions, **verdict.with_naive(y, len(classes or ()), rows.weights)},
@@ -189,6 +192,7 @@ def _test_rows(test: fits.JobData, model: models.RidgeModel, most: int = MOST_RO
     return JudgedRows(
         "test",
         len(counted) if n_rows == dataset.n_samples else dataset.n_samples,
+        indices[counted],
         X[counted],
         y[counted],
         None if weights is None else weights[counted],
@@ -206,6 +210,7 @@ def _fold_rows(data: fits.JobData, model: models.RidgeModel, folds: held_out.Fol
     return JudgedRows(
         "cross-validation",
         len(counted) if dataset.n_samples <= n_rows else dataset.n_samples,
+        sample.indices[counted],
         sample.X[counted],
         sample.y[counted],
         None if sample.weights is None else sample.weights[counted],

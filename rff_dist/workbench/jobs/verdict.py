@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from rff_dist.fields import values_of
 from rff_dist.ridge.describe import TITLES
 from rff_dist.text import number
-from rff_dist.typing import FloatArray, Summary
+from rff_dist.typing import FloatArray, IntArray, Summary
 
 NOTHING_COMPARED = (
     "How well it predicts new rows was not measured: there are no test rows, and none could be left out."
@@ -81,6 +81,7 @@ class Comparison:
 
     `by`: {"test", "cross-validation", "leave-one-out"}. How these rows were kept from the models.
     `n_available`: rows that there are; `y` may be a sample of them.
+    `numbers`: int64 array of shape (n_rows,). The rows' numbers in their data.
     `X`: array of shape (n_rows, n_features).
     `y`: float64 array of shape (n_rows, n_targets), or int64 array of shape (n_rows,) of classes.
     `predictions`: by the model's name; `OURS` is among them.
@@ -93,6 +94,7 @@ class Comparison:
 
     by: str
     n_available: int
+    numbers: IntArray
     X: NDArray[Any]
     y: NDArray[Any]
     predictions: Mapping[str, Predictions]
@@ -330,7 +332,7 @@ def paired_interval(
 
 
 def exact_interval(differences: FloatArray) -> tuple[float, float]:
-    """Like `scipy.stats.binomtest(k, n).proportion_ci(LEVEL)`, for k of n mistakes that only one model makes.
+    """Return an exact interval of how much the share of mistakes differs between two models.
 
     It holds 0 if McNemar's exact test finds no difference between the models.
 
@@ -339,10 +341,16 @@ def exact_interval(differences: FloatArray) -> tuple[float, float]:
     Returns the ends of the interval of the mean difference; (0, 0) if no row differs.
     """
     more, less = int((differences > 0).sum()), int((differences < 0).sum())
-    tail, n = (1 - LEVEL) / 2, more + less
-    low = float(scipy.special.betaincinv(more, less + 1, tail)) if more else 0.0
-    high = float(scipy.special.betaincinv(more + 1, less, 1 - tail)) if less else 1.0
+    n = more + less
+    low, high = share_interval(more, n)
     return (2 * low - 1) * n / len(differences), (2 * high - 1) * n / len(differences)
+
+
+def share_interval(k: int, n: int) -> tuple[float, float]:
+    """Like `scipy.stats.binomtest(k, n).proportion_ci(LEVEL)`, the interval of Clopper and Pearson (1934)."""
+    tail = (1 - LEVEL) / 2
+    low = float(scipy.special.betaincinv(k, n - k + 1, tail)) if k else 0.0
+    return low, float(scipy.special.betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
 
 
 def with_naive(y: NDArray[Any], n_classes: int, weights: FloatArray | None) -> dict[str, Predictions]:

@@ -15,6 +15,7 @@ from rff_dist.features import kinds
 from rff_dist.fitting import predicting
 from rff_dist.kernels import stationary
 from rff_dist.numerics import machine
+from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, effects, models
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.jobs import fits
@@ -79,44 +80,67 @@ def columns_section(page: document.Document, sample: PageSample, model: models.R
     """Add the section that shows which columns matter, and how predictions change along the first six."""
     length_scale = stationary.own_length_scale(kinds.kernel_of(model.feature_map))
     scales = np.array(length_scale) if isinstance(length_scale, tuple) else None
-    n_rows, n_columns = sample.X.shape
-    effort = Effort.of(model, n_rows, n_columns)
-    predict, error_of, what = _measures(model, sample)
+    n_rows = len(sample.X)
+    effort = Effort.of(model, n_rows, len(sample.columns))
+    predict, losses = _measures(model, sample)
     page.section(
         "Which columns matter",
-        f"Permutation importance: how much {what} rises when the column is shuffled."
+        f"Permutation importance: how much {losses.what} rises when the column is shuffled, ± its standard "
+        "error over rows."
         + (
             "" if scales is None else " Relevance: 1 over the column's length scale; the largest is set to 1."
         ),
     )
     rows = np.arange(n_rows)[:: -(-n_rows // effort.rows)]
     X = sample.X[rows]
-    chosen = _worth_shuffling(predict(X), X, effort.columns)
-    importance = permutation_importance(
-        predict, X, lambda seen: error_of(seen, rows), columns=chosen, seed=SEED
-    )
-    order = np.argsort(-importance, kind="stable")
+    chosen = _worth_shuffling(predict(X), X, sample.columns, effort.columns)
+    members = [column.members for column in chosen]
+    rises, errors = permutation_importance(predict, X, losses, rows, columns=members, seed=SEED)
+    order = np.argsort(-rises, kind="stable")
     # a thousandth of a standard deviation, or of a nat, is below what shuffling once can tell
-    shown = [(sample.columns[chosen[i]], round(float(importance[i]), 3)) for i in order]
+    shown = [(chosen[i].name, f"{rises[i]:.3f} ± {errors[i]:.3f}") for i in order]
     if scales is None:
         page.table("Columns by importance", ("column", "importance"), shown)
     else:
-        scaled = [(float(scales.min() / scales[i]), float(scales[i])) for i in chosen[order]]
+        shortest = [float(scales[list(chosen[i].members)].min()) for i in order]
         header = ("column", "importance", "relevance", "length scale")
+        scaled = [(float(scales.min() / scale), scale) for scale in shortest]
         page.table("Columns by importance", header, [a + b for a, b in zip(shown, scaled, strict=True)])
-    if len(chosen) < n_columns:
+    if len(chosen) < len(sample.columns):
         page.say(
-            f"Only the {len(chosen)} of {n_columns:,} columns that predictions correlate with most were "
-            f"shuffled, on {len(rows):,} rows.",
+            f"Only the {len(chosen)} of {len(sample.columns):,} columns that predictions correlate with most "
+            f"were shuffled, on {len(rows):,} rows.",
             note=True,
         )
-    _draw_curves(page, sample, model, predict, chosen[order][: effort.curves], effort)
+    _draw_curves(page, sample, model, predict, [chosen[i] for i in order[: effort.curves]], effort)
 
 
-def _measures(
-    model: models.RidgeModel, sample: PageSample
-) -> tuple[_Predict, Callable[[FloatArray, NDArray[np.intp]], float], str]:
-    """Return what a page predicts, the error of predictions for some of the sampled rows, and its name.
+@dataclass(frozen=True, slots=True, eq=False)
+class Losses:
+    """What predictions of the sampled rows cost.
+
+    `what`: the error in words.
+    `each`: returns each row's loss, for predictions of rows and the rows' numbers.
+    `is_root`: whether the error is the root of the mean loss.
+    """
+
+    what: str
+    each: Callable[[FloatArray, NDArray[np.intp]], FloatArray]
+    is_root: bool = False
+
+    def rise(self, before: FloatArray, after: FloatArray) -> tuple[float, float]:
+        """Return how much the error rises with the rows' losses, and the standard error of that."""
+        ends = np.array([before.mean(), after.mean()])
+        slopes = np.ones(2)
+        if self.is_root:
+            ends = np.sqrt(ends)
+            slopes = 0.5 / np.maximum(ends, np.finfo(float).tiny)  # of the root, for its error to first order
+        each = slopes[1] * after - slopes[0] * before
+        return float(ends[1] - ends[0]), float(each.std(ddof=min(1, len(each) - 1)) / len(each) ** 0.5)
+
+
+def _measures(model: models.RidgeModel, sample: PageSample) -> tuple[_Predict, Losses]:
+    """Return what a page predicts, and what predictions for the sampled rows cost.
 
     Classes are predicted as probabilities, or as scores if there are none.
     """
@@ -128,73 +152,87 @@ def _measures(
     if calibration is not None:
         truth = class_of(sample.y)
 
-        def log_loss(seen: FloatArray, rows: NDArray[np.intp]) -> float:
-            return float(-np.log(np.maximum(seen[np.arange(len(rows)), truth[rows]], 1e-300)).mean())
+        def log_losses(seen: FloatArray, rows: NDArray[np.intp]) -> FloatArray:
+            return np.asarray(-np.log(np.maximum(seen[np.arange(len(rows)), truth[rows]], 1e-300)))
 
         return (
             lambda inputs: np.exp(calibration.log_probabilities(scores(inputs))),
-            log_loss,
-            "log loss (nats)",
+            Losses("log loss (nats)", log_losses),
         )
     deviations = np.where(sample.y.std(axis=0) > 0, sample.y.std(axis=0), 1.0)
 
-    def rmse(seen: FloatArray, rows: NDArray[np.intp]) -> float:
-        return float(np.sqrt(np.square((seen - sample.y[rows]) / deviations).mean()))
+    def squares(seen: FloatArray, rows: NDArray[np.intp]) -> FloatArray:
+        return np.asarray(np.square((seen - sample.y[rows]) / deviations).mean(axis=1))
 
-    return scores, rmse, "the root mean squared error, in standard deviations of the target,"
+    what = "the root mean squared error, in standard deviations of the target,"
+    return scores, Losses(what, squares, is_root=True)
 
 
-def _worth_shuffling(predictions: FloatArray, X: NDArray[Any], n_columns: int) -> NDArray[np.intp]:
+def _worth_shuffling(
+    predictions: FloatArray, X: NDArray[Any], columns: Sequence[TableColumn], most: int
+) -> list[TableColumn]:
     """Return the columns that predictions correlate with most, or with their squares."""
-    if X.shape[1] <= n_columns:
-        return np.arange(X.shape[1])
-    centred = predictions - predictions.mean(axis=0)
+    if len(columns) <= most:
+        return list(columns)
+    correlations = correlations_with(predictions, X)
+    by_column = [correlations[list(column.members)].max() for column in columns]
+    return [columns[i] for i in np.sort(np.argsort(-np.array(by_column), kind="stable")[:most])]
+
+
+def correlations_with(values: FloatArray, X: NDArray[Any]) -> FloatArray:
+    """Return how much values of shape (n_rows, n) vary with each column or its square, up to a factor."""
+    centred = values - values.mean(axis=0)
     columns = X - X.mean(axis=0, dtype=np.float64)
     correlations = np.zeros(X.shape[1])
-    for values in (columns, np.square(columns) - np.square(columns).mean(axis=0)):
-        norms = np.linalg.norm(values, axis=0)
-        along = np.abs(centred.T @ values).max(axis=0)
+    for seen in (columns, np.square(columns) - np.square(columns).mean(axis=0)):
+        norms = np.linalg.norm(seen, axis=0)
+        along = np.abs(centred.T @ seen).max(axis=0)
         correlations = np.maximum(correlations, along / np.where(norms > 0, norms, 1.0))
-    return np.sort(np.argsort(-correlations, kind="stable")[:n_columns])
+    return correlations
 
 
 def permutation_importance(
     predict: _Predict,
     X: NDArray[Any],
-    error_of: Callable[[FloatArray], float],
+    losses: Losses,
+    rows: NDArray[np.intp],
     *,
-    columns: Sequence[int] | NDArray[np.intp],
+    columns: Sequence[Sequence[int]],
     seed: int,
-) -> FloatArray:
-    """Return how much the error of predictions for rows grows when a column is shuffled, for some columns.
+) -> tuple[FloatArray, FloatArray]:
+    """Return how much the error of predictions for rows grows when some columns are shuffled together.
 
-    Returns: float64 array of shape (n_columns,).
+    `rows`: numbers of these rows, which the losses know their targets by.
+    `columns`: for each entry, numbers of columns of X that are shuffled alike, such as those of one text.
+    Returns the rises and their standard errors, two float64 arrays of shape (n_entries,).
     """
-    rng, plain = np.random.Generator(np.random.Philox(seed)), error_of(predict(X))
-    permuted = [rng.permutation(X[:, column]) for column in columns]
+    rng, plain = np.random.Generator(np.random.Philox(seed)), losses.each(predict(X), rows)
+    orders = [rng.permutation(len(X)) for _ in columns]
 
-    def growth(column: int, values: NDArray[Any]) -> float:
+    def growth(members: Sequence[int], order: NDArray[np.intp]) -> tuple[float, float]:
         shuffled = X.copy()
-        shuffled[:, column] = values
-        return error_of(predict(shuffled)) - plain
+        shuffled[:, members] = X[np.ix_(order, members)]
+        return losses.rise(plain, losses.each(predict(shuffled), rows))
 
     with machine.tile_pool() as pool:  # so few rows are one tile, which one thread predicts
-        return np.array(list(pool.map(growth, columns, permuted)))
+        found = np.array(list(pool.map(growth, map(list, columns), orders))).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
 
 
 def partial_dependence(
-    predict: _Predict, X: NDArray[Any], column: int, places: Sequence[float]
+    predict: _Predict, X: NDArray[Any], members: Sequence[int], places: NDArray[Any]
 ) -> FloatArray:
     """Equivalent to `sklearn.inspection.partial_dependence` with `method="brute"`, at given values.
 
-    That is the mean prediction over all rows when a column is set to one value, for each value.
+    That is the mean prediction over all rows when some columns are set to values, for each set of values.
 
+    `places`: array of shape (n_places, n_members).
     Returns: float64 array of shape (n_places, n_targets).
     """
 
-    def mean(place: float) -> FloatArray:
+    def mean(place: NDArray[Any]) -> FloatArray:
         moved = X.copy()
-        moved[:, column] = place
+        moved[:, list(members)] = place
         return np.asarray(predict(moved).mean(axis=0))
 
     with machine.tile_pool() as pool:
@@ -206,7 +244,7 @@ def _draw_curves(
     sample: PageSample,
     model: models.RidgeModel,
     predict: _Predict,
-    columns: NDArray[np.intp],
+    columns: Sequence[TableColumn],
     effort: Effort,
 ) -> None:
     """Draw the exact effects of some columns if the model has them, else the mean prediction along them.
@@ -220,23 +258,34 @@ def _draw_curves(
     panels = np.atleast_1d(figure.subplots(n_lines, min(3, len(columns)), sharey=True)).ravel()
     words, looked_at = [], X[:: -(-len(X) // effort.curve_rows)]
     for axes, column in zip(panels, columns, strict=False):
-        places = np.unique(np.quantile(X[:, column], np.linspace(0.02, 0.98, effort.points)))
+        members, places, levels = column.places(X, effort.points)
         if exact:
-            heights = effects.column_effect(model, int(column), places)
+            parts = [effects.column_effect(model, i, places[:, at]) for at, i in enumerate(members)]
+            heights = np.sum(parts, axis=0)
         else:
-            heights = partial_dependence(predict, looked_at, int(column), places.tolist())
+            heights = partial_dependence(predict, looked_at, members, places)
+        across = np.arange(len(places)) if levels else places[:, 0]
         for color, (at, name) in zip(_COLORS, lines.items(), strict=False):
-            axes.plot(places, heights[:, at], color=color, lw=2.0, label=name)
-        at_bottom = {"transform": axes.get_xaxis_transform(), "color": pictures.MUTED, "ms": 6}
-        axes.plot(places, np.full_like(places, 0.03), "|", **at_bottom)
-        axes.set_xlabel(sample.columns[column], color=pictures.MUTED, parse_math=False)
+            # a line between levels would show what is nowhere
+            axes.plot(across, heights[:, at], "o" if levels else "-", color=color, lw=2.0, label=name)
+        if levels:
+            axes.set_xticks(across, levels, parse_math=False, rotation=30 if len(levels) > 3 else 0)
+            axes.set_xlim(-0.5, len(levels) - 0.5)
+        else:
+            at_bottom = {"transform": axes.get_xaxis_transform(), "color": pictures.MUTED, "ms": 6}
+            axes.plot(across, np.full_like(across, 0.03), "|", **at_bottom)
+        if column.is_date:
+            ends_of = [across[0], across[-1]]
+            axes.set_xticks(ends_of, [_date(end) for end in ends_of])
+        elif not levels:
+            pictures.round_ticks(axes)
+        axes.set_xlabel(column.name, color=pictures.MUTED, parse_math=False)
         pictures.plain_axes(axes)
-        pictures.round_ticks(axes)
         ends = ", ".join(
             f"{name} from {value_words(heights[0, at])} to {value_words(heights[-1, at])}"
             for at, name in lines.items()
         )
-        words.append(f"{sample.columns[column]}: {ends}")
+        words.append(f"{column.name}: {ends}")
     for axes in panels[len(columns) :]:
         axes.set_visible(False)
     what, some = f"predicted {next(iter(lines.values()))}", ""
@@ -248,7 +297,7 @@ def _draw_curves(
         if len(lines) < n_classes:
             some = f" Only the {len(lines)} most frequent of {n_classes} classes are drawn."
     kind = "Exact effect" if exact else "Partial dependence"
-    meaning = f"the mean {what} when one column has the value on the axis in every row"
+    meaning = f"the mean {what} when one column has the value on the axis in every row; dots are levels"
     if exact:
         meaning = (
             f"how far the {what} is from that at the column's mean, whatever the other columns are. The "
@@ -278,6 +327,11 @@ def _frequent(names: Sequence[str], sample: PageSample) -> dict[int, str]:
     return {int(at): names[at] for at in kept}
 
 
+def _date(days: float) -> str:
+    """Return a day by its number since 1970."""
+    return str(np.datetime64(int(np.floor(days)), "D"))
+
+
 # -- the training rows that a page is made from ----------------------------------------------------
 
 
@@ -285,13 +339,58 @@ SEED = 0  # of the sampled rows and of shuffles: a page that is made again is th
 SAMPLE_ROWS = 2_000
 
 
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of the table that X was made of.
+
+    `members`: the columns of X that it became.
+    `levels`: of text, in the order of the members; of two levels only the second has a member.
+    `is_date`: whether the first member is in days since 1970.
+    """
+
+    name: str
+    members: tuple[int, ...]
+    levels: tuple[str, ...] = ()
+    is_date: bool = False
+
+    def cell(self, row: NDArray[Any]) -> str:
+        """Return what a row of X had in this column of the table; "" for a missing level."""
+        values = np.asarray(row, np.float64)[list(self.members)]
+        if self.levels:
+            marks = np.append(1.0 - values.sum(), values)[-len(self.levels) :]
+            return self.levels[int(marks.argmax())] if marks.max() > 0 else ""
+        if self.is_date:
+            return _date(values[0])
+        return value_words(float(values[0]))
+
+    def places(self, X: NDArray[Any], most: int) -> tuple[tuple[int, ...], NDArray[Any], Sequence[str]]:
+        """Return columns of X, values to set them to, of shape (n_places, n_columns), and names of levels.
+
+        There are no levels for numbers, of which only the first column is set.
+        """
+        if len(self.levels) > 1:
+            n = len(self.levels)
+            return self.members, np.eye(n)[:, n - len(self.members) :], self.levels
+        values = X[:, self.members[0]]
+        places = np.unique(values)
+        if len(places) > 2:
+            places = np.unique(np.quantile(values, np.linspace(0.02, 0.98, most)))
+            return self.members[:1], places[:, np.newaxis], ()
+        return self.members[:1], places[:, np.newaxis], [value_words(float(place)) for place in places]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PageSample:
-    """Rows of the data to describe."""
+    """Rows of the data to describe.
+
+    `names`: of X's columns.
+    `columns`: those of the table that X was made of; X's own without a recipe.
+    """
 
     X: NDArray[Any]
     y: FloatArray
-    columns: list[str]
+    names: list[str]
+    columns: list[TableColumn]
     targets: list[str]
 
 
@@ -302,5 +401,22 @@ def sample_data(data: fits.JobData, model: models.RidgeModel) -> PageSample:
         dataset = labelled.LabelledDataset(dataset, data.labels, read_classes(model))
     X, y, _ = samples.sample_rows(dataset, SEED, n_rows=SAMPLE_ROWS)
     assert y is not None  # the model was trained on targets
-    columns = list(dataset.feature_names or model.card.get("feature_names") or dataset.column_names)
-    return PageSample(X, y, columns, target_names(model))
+    names = list(dataset.feature_names or model.card.get("feature_names") or dataset.column_names)
+    return PageSample(X, y, names, _table_columns(names, recipes.recipe_of(model.card)), target_names(model))
+
+
+def _table_columns(names: Sequence[str], recipe: recipes.Recipe | None) -> list[TableColumn]:
+    if recipe is None or recipe.transformer is not None or recipe.names != list(names):
+        return [TableColumn(name, (i,)) for i, name in enumerate(names)]
+    columns, first = [], 0
+    for encoder in recipe.columns:
+        members = tuple(range(first, first + len(encoder.names)))
+        first += len(members)
+        name = encoder.names[0] if len(members) == 1 else encoder.column
+        if isinstance(encoder, recipes.OneHot):
+            levels = (*encoder.levels, *(["others"] if encoder.rest else []))
+            columns.append(TableColumn(encoder.column, members, levels))
+        else:
+            is_date = isinstance(encoder, recipes.Date) and encoder.parts[0] == "elapsed-days"
+            columns.append(TableColumn(encoder.column if is_date else name, members, (), is_date))
+    return columns

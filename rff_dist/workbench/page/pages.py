@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data import blocks, samples
+from rff_dist.data import blocks, memory, samples
 from rff_dist.data.columns import Column
-from rff_dist.engines import clock, protocol
+from rff_dist.engines import clock, protocol, serial
 from rff_dist.errors import RFFDistError
 from rff_dist.features import approximation, kinds
 from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, models
+from rff_dist.ridge.predict import predict_intervals_in_memory
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
 from rff_dist.workbench.jobs import cluster, fits, judging, specs, verdict
@@ -81,6 +82,8 @@ def clusters_page(
 
 
 MAX_APPROXIMATED = 8_192  # largest D whose approximation of the kernel is measured
+COVERAGES = (0.5, 0.8, 0.9, 0.95)
+INTERVAL_ROWS = 1_000  # each takes D² operations, four times
 NEGLIGIBLE = 1e-4  # error of an approximated kernel value that needs no table
 
 
@@ -124,6 +127,7 @@ def model_page(
     metrics: Mapping[str, Any] | None = None,
     update: Mapping[str, Any] | None = None,
     are_new: bool = False,
+    command: str | None = None,
 ) -> document.Document:
     """Return the page about a regression or a classifier.
 
@@ -133,6 +137,7 @@ def model_page(
     `comparison`: with other models. By default rows are left out by the model's own sums, if these allow it.
     `metrics`: its errors on test data.
     `update`: what `workbench.jobs.refresh.Updated.record` holds, if an update made the model.
+    `command`: the line of a shell that repeats the job.
     """
     classifier = "classifier" in model.card
     comparison = comparison or judging.compare_left_out(data, model)
@@ -154,14 +159,19 @@ def model_page(
     if comparison is not None and comparison.classes is not None:
         _confusion_section(page, comparison, comparison.classes)
     elif comparison is not None:
-        _residual_section(page, comparison, sample)
+        _residual_section(page, comparison, sample, model)
     columns.columns_section(page, sample, model)
     whose = "new rows" if are_new else f"the training rows, of {redact(data.rows.url or 'memory')}"
     page.section("Data", f"{len(sample.X):,} of {whose}.", folded=True)
     _data_tables(page, sample, model)
     _choice_section(page, model)
     _approximation_section(page, data.rows, model)
-    lineage_section(page, model.card, model.digest())
+    made = {
+        "command": command,
+        "split": rows_words.split_words(getattr(data.rows, "attributes", {})),
+        "test data": None if metrics is None else metrics["test_data"],
+    }
+    lineage_section(page, model.card, model.digest(), made)
     time_section(page, times)
     return page
 
@@ -169,7 +179,7 @@ def model_page(
 def _data_tables(page: document.Document, sample: columns.PageSample, model: models.RidgeModel) -> None:
     _draw_distributions(page, sample)
     rows: list[Sequence[Any]] = [
-        (name, *_spread(sample.X[:, i])) for i, name in enumerate(sample.columns[: columns.MAX_COLUMNS])
+        (name, *_spread(sample.X[:, i])) for i, name in enumerate(sample.names[: columns.MAX_COLUMNS])
     ]
     if "classifier" not in model.card:
         rows += [(f"{name} (target)", *_spread(sample.y[:, i])) for i, name in enumerate(sample.targets)]
@@ -183,7 +193,7 @@ def _spread(values: NDArray[Any]) -> list[float]:
 
 
 def _draw_distributions(page: document.Document, sample: columns.PageSample) -> None:
-    names = sample.columns[: columns.MAX_COLUMNS]
+    names = sample.names[: columns.MAX_COLUMNS]
     figure = pictures.figure_of(9.2, 1.7 * -(-len(names) // 4))
     panels = np.atleast_1d(figure.subplots(-(-len(names) // 4), 4)).ravel()
     for axes in panels[len(names) :]:
@@ -222,16 +232,17 @@ def _worst_rows(
     page: document.Document, comparison: verdict.Comparison, sample: columns.PageSample, target: int
 ) -> None:
     residuals = comparison.y[:, target] - comparison.ours.values[:, target]
-    name, shown = sample.targets[target], min(6, comparison.X.shape[1])
+    name, shown = sample.targets[target], sample.columns[:6]
     page.table(
-        "Rows with the largest errors",
-        (f"observed {name}", "predicted", "error", *sample.columns[:shown]),
+        "Rows with the largest errors, by their numbers from 0",
+        ("row", f"observed {name}", "predicted", "error", *(column.name for column in shown)),
         [
             (
+                f"{comparison.numbers[row]}",
                 value_words(float(comparison.y[row, target])),
                 float(comparison.ours.values[row, target]),
                 float(residuals[row]),
-                *np.asarray(comparison.X[row, :shown], np.float64).tolist(),
+                *(column.cell(comparison.X[row]) for column in shown),
             )
             for row in np.argsort(-np.abs(residuals), kind="stable")[:5]
         ],
@@ -239,7 +250,10 @@ def _worst_rows(
 
 
 def _residual_section(
-    page: document.Document, comparison: verdict.Comparison, sample: columns.PageSample
+    page: document.Document,
+    comparison: verdict.Comparison,
+    sample: columns.PageSample,
+    model: models.RidgeModel,
 ) -> None:
     page.section("Predicted and observed", f"{comparison.rows_words}.")
     shown = slice(None, None, -(-comparison.n_rows // columns.SAMPLE_ROWS))
@@ -273,7 +287,72 @@ def _residual_section(
             f"predictions. Right: histogram of the residuals. {words}",
             words,
         )
+        _draw_residuals_by_column(page, residuals, comparison.X[shown], sample)
         _worst_rows(page, comparison, sample, target)
+    if comparison.by == "test":
+        _interval_table(page, comparison, model, sample.targets)
+
+
+def _draw_residuals_by_column(
+    page: document.Document, residuals: NDArray[Any], X: NDArray[Any], sample: columns.PageSample
+) -> None:
+    """Draw residuals against the three columns that they correlate with most, or with their squares."""
+    order = np.argsort(-columns.correlations_with(residuals[:, np.newaxis], X), kind="stable")[:3]
+    figure = pictures.figure_of(9.6, 3.0)
+    panels = np.atleast_1d(figure.subplots(1, len(order), sharey=True))
+    for axes, column in zip(panels, order, strict=True):
+        axes.scatter(X[:, column], residuals, s=9, alpha=0.45, color=pictures.BLUE, linewidths=0)
+        axes.axhline(0.0, color=pictures.INK, lw=1.2, ls="--")
+        axes.set_xlabel(sample.names[column], color=pictures.MUTED, parse_math=False)
+        pictures.plain_axes(axes)
+        pictures.round_ticks(axes)
+    panels[0].set_ylabel("observed − predicted", color=pictures.MUTED)
+    names = ", ".join(sample.names[column] for column in order)
+    page.picture(
+        html.png_of(figure),
+        f"Residuals against {names}.",
+        "Residuals against the columns that they vary most with. A trend is what the model misses.",
+    )
+
+
+def _interval_table(
+    page: document.Document,
+    comparison: verdict.Comparison,
+    model: models.RidgeModel,
+    targets: Sequence[str],
+) -> None:
+    """Add a table of how often prediction intervals hold the observed values of test rows."""
+    if model.held_out is None and (
+        model.statistics is None or model.feature_map.n_components > judging.MAX_FACTOR
+    ):
+        return
+    shown = slice(None, None, -(-comparison.n_rows // INTERVAL_ROWS))
+    rows, observed = memory.ArrayDataset(comparison.X[shown]), comparison.y[shown]
+    found = []
+    for level in COVERAGES:
+        try:
+            ends = predict_intervals_in_memory(rows, model, coverage=level, engine=serial.SerialEngine())
+        except RFFDistError as error:
+            page.say(f"Prediction intervals were not checked: {error}", note=True)
+            return
+        lower, upper = (end.reshape(observed.shape) for end in ends)
+        inside = (lower <= observed) & (observed <= upper)
+        for target, name in enumerate(targets[: columns.CURVES]):
+            low, high = verdict.share_interval(int(inside[:, target].sum()), len(inside))
+            found.append(
+                (
+                    f"{level:.0%}" if len(targets) == 1 else f"{name}, {level:.0%}",
+                    f"{inside[:, target].mean():.1%}",
+                    f"{low:.1%} to {high:.1%}",
+                    float((upper - lower)[:, target].mean()),
+                )
+            )
+    by = "the normal distribution" if model.held_out is None else "cross-validated residuals"
+    page.table(
+        f"Prediction intervals, from {by}, on {len(observed):,} test rows",
+        ("wanted coverage", "measured coverage", f"its {verdict.LEVEL:.0%} interval", "mean width"),
+        found,
+    )
 
 
 def _confusion_section(page: document.Document, comparison: verdict.Comparison, names: Sequence[str]) -> None:
@@ -297,6 +376,8 @@ def _confusion_section(page: document.Document, comparison: verdict.Comparison, 
     if logs is None:
         return
     chances = np.exp(logs)
+    if len(names) == 2 and len(np.unique(truth)) == 2:
+        _draw_roc(page, truth == 1, logs[:, 1] - logs[:, 0], names[1])
     sure, right = chances.max(axis=1), said == truth
     edges = np.linspace(1.0 / len(names), 1.0, 7)  # the likeliest of k classes has at least 1/k
     rows = []
@@ -310,6 +391,25 @@ def _confusion_section(page: document.Document, comparison: verdict.Comparison, 
         ("probability", "rows", "mean probability", "share right"),
         rows,
     )
+
+
+def _draw_roc(page: document.Document, positive: NDArray[np.bool_], scores: NDArray[Any], name: str) -> None:
+    """Draw the ROC curve of two classes, with the area under it."""
+    thresholds = np.unique(scores)[::-1]
+    found = [np.searchsorted(np.sort(scores[part]), thresholds) for part in (positive, ~positive)]
+    true, false = (
+        np.append(0.0, 1.0 - at / n) for at, n in zip(found, (positive.sum(), (~positive).sum()), strict=True)
+    )
+    area = float(np.trapezoid(true, false))
+    figure = pictures.figure_of(4.2, 3.6)
+    axes = figure.subplots()
+    axes.plot(false, true, color=pictures.BLUE, lw=2.0)
+    axes.plot([0, 1], [0, 1], color=pictures.INK, lw=1.2, ls="--")
+    axes.set_xlabel(f"share of other rows that are called {name}", color=pictures.MUTED, parse_math=False)
+    axes.set_ylabel(f"share of {name} that is found", color=pictures.MUTED, parse_math=False)
+    pictures.plain_axes(axes)
+    words = f"ROC curve of {name}: the area under it (ROC AUC) is {area:.3f}; 0.5 is chance, 1 is perfect."
+    page.picture(html.png_of(figure), words, words, shrinks=True)
 
 
 def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
@@ -431,11 +531,17 @@ def update_section(page: document.Document, record: Mapping[str, Any]) -> None:
 # -- the sections on provenance and on the times of the job ----------------------------------------
 
 
-def lineage_section(page: document.Document, card: Mapping[str, Any], digest: str) -> None:
-    """Add the section on data, packages and digests of the model."""
+def lineage_section(
+    page: document.Document, card: Mapping[str, Any], digest: str, made: Mapping[str, Any] | None = None
+) -> None:
+    """Add the section on data, packages and digests of the model.
+
+    `made`: facts on how it was made, which come first; facts of None are left out.
+    """
     page.section("Provenance", folded=True)
     packages = card.get("environment", {}).get("packages", {})
     facts = {
+        **(made or {}),
         "created": card.get("created"),
         "data version": card.get("data_version"),
         "data fingerprint": card.get("data_fingerprint"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rff_dist import fields
@@ -70,6 +71,19 @@ def describe_dataset(dataset: datasets.ZarrDataset) -> dict[str, Any]:
         **fields.values_of(dataset, "chunk_rows", "feature_names", "target_names", "version"),
         "dropped_rows": dataset.attributes.get("dropped_rows", 0),
     }
+
+
+def split_words(attributes: Mapping[str, Any]) -> str | None:
+    """Return how rows for a test were chosen when a table was ingested; None if that is unknown."""
+    from rff_dist.workbench.tables.ingest import PARTS
+
+    parts = attributes.get(PARTS)
+    if not isinstance(parts, Mapping) or "holdout" not in parts:  # another program's attribute
+        return None
+    holdout = parts["holdout"]
+    by_time = holdout["by"] is not None
+    how = f"the latest by {holdout['by']}" if by_time else f"at random, seed {holdout['seed']}"
+    return f"{100 * holdout['share']:g} % of the rows for a test, {how}"
 
 
 def dataset_facts(dataset: datasets.ZarrDataset) -> words.Facts:

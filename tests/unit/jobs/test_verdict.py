@@ -1,5 +1,7 @@
 """Verdicts: intervals against SciPy's, their coverage, and what is never claimed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy
@@ -29,13 +31,19 @@ def regression(y, ours, other, name=LINEAR, **options):
         name: Predictions(np.asarray(other)[:, np.newaxis]),
     }
     models |= with_naive(y, 0, options.get("weights"))
-    return Comparison("test", len(y), np.zeros((len(y), 1)), y, models, **options)
+    return Comparison("test", len(y), np.arange(len(y)), np.zeros((len(y), 1)), y, models, **options)
 
 
 def classes(y, models):
     found = {name: Predictions(logs.argmax(axis=1), logs) for name, logs in models.items()}
     return Comparison(
-        "test", len(y), np.zeros((len(y), 1)), y, {**found, **with_naive(y, 3, None)}, classes=NAMES
+        "test",
+        len(y),
+        np.arange(len(y)),
+        np.zeros((len(y), 1)),
+        y,
+        {**found, **with_naive(y, 3, None)},
+        classes=NAMES,
     )
 
 
@@ -186,7 +194,7 @@ def test_cross_validated_rows_give_wider_intervals_than_test_rows():
     rng = np.random.default_rng(8)
     y = rng.standard_normal(90)
     test = regression(y, y + 0.5 * rng.standard_normal(90), y + rng.standard_normal(90))
-    folds = Comparison("cross-validation", 90, test.X, test.y, test.predictions, n_folds=5)
+    folds = replace(test, by="cross-validation", n_folds=5)
     one, other = test.differences[LINEAR], folds.differences[LINEAR]
     np.testing.assert_allclose(other.upper - other.lower, 1.5 * (one.upper - one.lower), rtol=1e-9)  # √2.25
     assert "90 rows by cross-validation" in folds.verdict
