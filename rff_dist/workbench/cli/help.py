@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MARGIN = 2
 OF_GROUP, OF_COMMAND = 12, 30  # widths of the column of names
-OPTIONS = "Options"
+ARGUMENTS, OPTIONS = "By position", "Options"
 ABOUT = "Kernel methods on data of any size: random Fourier features, exact sums, Dask."
 COMMANDS = {
     "Begin with": {
@@ -81,6 +81,11 @@ def write_panel(console: Any, options: Any, panel: Any, *, everything: bool) -> 
     width = OF_COMMAND if is_options else OF_GROUP
     text = "\n".join([str(panel.title), *entries(rows, width), ""])
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def panel_of(one: fields.Option) -> str:
+    """Return the title above an option; those that need no flag come first."""
+    return ARGUMENTS if one.declared.argument else one.panel or OPTIONS
 
 
 def usage(title: str, options: Iterable[fields.Option]) -> str:

@@ -130,10 +130,10 @@ def _arrays_table(record: Mapping[str, Any]) -> words.Table:
         # These two say how numbers become bytes and chunks become a shard, which interests no one.
         plain = ("bytes", "sharding_indexed")
         codecs = ", ".join(dict.fromkeys(name for name in array["codecs"] if name not in plain))
-        damage = "noticed" if array["checksum"] else words.Alert("undetectable")
+        checksum = "yes" if array["checksum"] else words.Alert("none")
         shape = _shape_words(array["shape"])
-        cells.append((array["name"], shape, array["dtype"], chunks, codecs, damage))
-    header = ("array", "shape", "dtype", "chunks", "codecs", "damage is")
+        cells.append((array["name"], shape, array["dtype"], chunks, codecs, checksum))
+    header = ("array", "shape", "dtype", "chunks", "codecs", "checksum")
     return words.Table("arrays", header, cells or [("(none)",)], is_facts=True)
 
 

@@ -174,9 +174,9 @@ def command(
         called = name or function.__name__
         title = called if group is None else f"{group.name[0]} {called}"
         made = Command.of(function, title, progress=progress)
-        panels = dict.fromkeys(one.panel or help.OPTIONS for one in made.options)
+        panels = dict.fromkeys([help.ARGUMENTS, *(help.panel_of(one) for one in made.options)])
         groups = {panel: Group(panel, sort_key=i) for i, panel in enumerate(panels)}
-        keywords = [_parameter(one, groups[one.panel or help.OPTIONS]) for one in made.options]
+        keywords = [_parameter(one, groups[help.panel_of(one)]) for one in made.options]
         keywords.sort(key=lambda parameter: parameter.kind)
 
         def parsed(*_: Any, **__: Any) -> int:
@@ -185,7 +185,7 @@ def command(
         parsed.__doc__, parsed.command = function.__doc__, made  # type: ignore[attr-defined]
         parsed.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
         parsed.__annotations__ = {one.name: one.annotation for one in keywords}
-        lines = "\n\n".join(f"$ {example}" for example in examples)
+        lines = "\n".join(f"$ {example}" for example in examples)
         app = App(name=called, version_flags=(), usage=help.usage(title, made.options), help_epilogue=lines)
         app.default(parsed)
         if group is not None:

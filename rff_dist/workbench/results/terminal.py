@@ -25,14 +25,14 @@ def to_rich(shown: document.Document, *, next: bool = True) -> RenderableType:
         # captions stand out by an empty line
         apart = isinstance(part, words.Table) and part.caption
         views += ["", *_views(part)] if apart else _views(part)
-    return Group(*views, *(_commands(shown.next) if next else ()))
+    return _Trimmed(Group(*views, *(_commands(shown.next) if next else ())))
 
 
 @dataclass(frozen=True, slots=True)
 class _Trimmed:
-    """A table without the spaces that its lines are filled up with."""
+    """Text and tables without spaces at the ends of lines, which wrapping and filling leave."""
 
-    content: Table
+    content: RenderableType
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for line in console.render_lines(self.content, options, pad=False):
@@ -55,9 +55,9 @@ def _views(part: document.Part) -> Iterator[RenderableType]:
         case words.Table():
             if part.caption:
                 yield Text(part.caption, "bold", overflow="fold")
-            yield _Trimmed(_table(part))
+            yield _table(part)
         case _:
-            yield _Trimmed(_facts(document.facts_table(part)))
+            yield _facts(document.facts_table(part))
 
 
 def _facts(facts: words.Table) -> Table:
