@@ -12,6 +12,7 @@ import pytest
 
 import rff_dist
 from benchmarks.__main__ import CLAIMS, DEFAULTS, LONG
+from rff_dist import errors
 from rff_dist.engines.cluster import SCHEDULER_VARIABLE
 from tests.browser import BROWSER, show
 from tests.pages import benchmarks_of, read_blocks, run_page
@@ -20,7 +21,14 @@ from tests.pages import scheduler as scheduler  # a fixture
 MANUAL = Path(__file__).resolve().parents[2] / "notebooks/manual"
 PAGES = {str(path.relative_to(MANUAL / "pages")): path for path in sorted((MANUAL / "pages").rglob("*.md"))}
 # Pages that take seconds each; the others take longer, and are run by `make test-slow`.
-QUICK = {"how-to/recover.md", "why/exact-sums.md", "why/nystrom-or-fourier.md", "comparison.md", "index.md"}
+QUICK = {
+    "how-to/recover.md",
+    "why/exact-sums.md",
+    "why/nystrom-or-fourier.md",
+    "comparison.md",
+    "index.md",
+    "faq.md",
+}
 
 
 @pytest.mark.documents
@@ -86,7 +94,8 @@ def site(tmp_path_factory):
 @pytest.mark.documents
 def test_site_has_every_page_and_loads_nothing_from_elsewhere(site):
     built = {str(path.relative_to(site)) for path in site.rglob("*.html")} - {"404.html"}
-    assert built == {str(Path(name).with_suffix(".html")) for name in PAGES}
+    made = {"reference/options.md", "reference/errors.md"}
+    assert built == {str(Path(name).with_suffix(".html")) for name in {*PAGES, *made}}
     for name in built:
         page = Loaded()
         page.feed((site / name).read_text())
@@ -104,6 +113,11 @@ def test_reference_shows_parameters_and_glossary_the_words_of_the_project(site):
     assert "rff_dist.estimators.ridge.RFFRidge.predict_interval" in estimators
     assert "how far the kernel reaches" in estimators.lower()
     assert "champion, challenger" in (site / "glossary.html").read_text()
+    commands = (site / "reference/options.html").read_text()
+    assert all(f">rff-dist {name}" in commands for name in ("fit", "data log", "models rollback"))
+    assert "--length-scales" in commands
+    failures = (site / "reference/errors.html").read_text()
+    assert all(name in failures for name in vars(errors) if name.endswith("Error"))
     assert "keggdirected" in (site / "defaults.html").read_text()
 
 

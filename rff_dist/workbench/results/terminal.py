@@ -25,7 +25,8 @@ def to_rich(shown: document.Document, *, next: bool = True) -> RenderableType:
         # captions stand out by an empty line
         apart = isinstance(part, words.Table) and part.caption
         views += ["", *_views(part)] if apart else _views(part)
-    return _Trimmed(Group(*views, *(_commands(shown.next) if next else ())))
+    # commands keep the space where they are wrapped, so that they can be copied
+    return Group(_Trimmed(Group(*views)), *(_commands(shown.next) if next else ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,78 @@
+"""Two pages of the reference that are made from the program itself: its commands and options, and its errors.
+
+MkDocs calls `on_files`. The pages are no files of the repository, so they cannot fall behind.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+from rff_dist import errors, fields
+from rff_dist.workbench.cli import messages, shell, sources
+
+
+def on_files(files: Files, /, *, config: Any) -> Files:
+    """Add the pages to those that are in the folder."""
+    for name, lines in {"options": options_page(), "errors": errors_page()}.items():
+        files.append(File.generated(config, f"reference/{name}.md", content="\n".join(lines)))
+    return files
+
+
+def options_page() -> Iterator[str]:
+    """Yield the page of all commands, their options and the variables of the environment."""
+    yield "# Commands and options\n"
+    yield "Each option can be given by its flag, by a variable of the environment, or by name in the TOML"
+    yield "file of `--config`; flags count most. Flows take the same names as parameters. `--print-config`"
+    yield "shows what holds and where it came from. The last table has the options of every command.\n"
+    shared = {one.name for one in fields.options_of(shell.Shown)}
+    for title, command in commands().items():
+        own = [one for one in command.options if one.name not in shared]
+        prefix = sources.prefix_of(title.split())
+        yield f"## rff-dist {title}\n\n{(command.function.__doc__ or '').split(chr(10))[0]}"
+        yield f"Variables: `{prefix}` and the option, such as `{prefix}{own[0].name.upper()}`.\n"
+        yield from _table(own)
+    yield "## Options of every command\n"
+    yield from _table(fields.options_of(shell.Shown))
+
+
+def commands() -> dict[str, shell.Command]:
+    """Return all commands, by name; those of a group follow its name."""
+    app, found = shell.make_app(), {}
+    for name in shell.COMMANDS:
+        apps = [app[name], *(app[name][sub] for sub in app[name] if name in shell.GROUPS)]
+        made = [one.default_command.command for one in apps if hasattr(one.default_command, "command")]
+        found |= {command.title: command for command in made}
+    return found
+
+
+def _table(options: Any) -> Iterator[str]:
+    yield "| option | default | |\n|---|---|---|"
+    for one in options:
+        flag = "--" + one.name.replace("_", "-")
+        default = "required" if one.required else sources.toml(one.default).strip('"') if one.default else ""
+        yield f"| `{flag}` | {_cell(default)} | {_cell(one.declared.help)} |"
+    yield ""
+
+
+def errors_page() -> Iterator[str]:
+    """Yield the page of errors and exit codes."""
+    yield "# Errors and exit codes\n"
+    yield "Errors are subclasses of `rff_dist.errors.RFFDistError`. `--json` has the name of an error as"
+    yield "`error.type`, and the exit code as `error.exit_code`. An error about a place that the command"
+    yield f"writes to exits with {messages.CANNOT_WRITE}. Ctrl-C exits with {messages.INTERRUPTED}, SIGTERM"
+    yield f"with {messages.TERMINATED}.\n\n| error | exit code | |\n|---|---|---|"
+    for kind in _kinds(errors.RFFDistError):
+        about = (kind.__doc__ or "").split("\n")[0]
+        yield f"| `{kind.__name__}` | {messages.exit_code(kind('…'))} | {_cell(about)} |"
+
+
+def _kinds(kind: type[Exception]) -> Iterator[type[Exception]]:
+    for below in kind.__subclasses__():
+        if below.__module__ == kind.__module__:
+            yield below
+            yield from _kinds(below)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
