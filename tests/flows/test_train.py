@@ -53,6 +53,7 @@ from rff_dist.workbench.jobs.specs import Train
 from tests.markdown import rows_of
 from tests.plain import fit_labels
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
+from tests.refusals import refuses
 from tests.stopped_jobs import Eager
 
 pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
@@ -325,7 +326,7 @@ def test_not_a_number_fails_the_flow_with_row_and_column_and_publishes_nothing(t
         state = train(**parameters.model_dump(), return_state=True)
     assert state.is_failed()
     assert "row 1_234, column 1" in flow_run(state).state.message
-    with pytest.raises(DataError, match=r"Input X contains NaN: row 1_234, column 1"):
+    with refuses(DataError, "NaN", "row 1_234", "column 1"):
         state.result()
     assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
 

@@ -25,6 +25,7 @@ from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import read_record, write_record
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal, run
+from tests.refusals import refuses
 from tests.s3_server import KEY_ID, SECRET_KEY, serve_s3
 from tests.stopped_jobs import Eager
 
@@ -201,7 +202,7 @@ def test_failed_overwrite_leaves_the_dataset_that_was_there(server):
         write_dataset(url, batches(), chunk_rows=8, overwrite=True)
     server.fail(10**6, status=403, method="PUT")
     try:
-        with pytest.raises(StorageError, match="PermissionDenied"):
+        with refuses(StorageError, "PermissionDenied"):
             write_dataset(url, X + 1, overwrite=True)
     finally:
         server.fail(0, status=0)

@@ -16,6 +16,7 @@ from rff_dist.ridge.models import read_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.records import read_record, write_record
 from tests.command_line import document, run
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(1)
 SMALL = ["--n-clusters", "4", "--n-components", "64", "--n-init", "3", "--seed", "2", "--serial"]
@@ -134,12 +135,12 @@ def test_a_damaged_or_other_model_is_refused(written, tmp_path):
     record = read_record(written["model"])
     arrays = {name: array for name, array in record.arrays.items() if name != "centres"}
     write_record(tmp_path / "damaged", kind=record.kind, metadata=record.metadata, arrays=arrays)
-    with pytest.raises(IntegrityError, match="lack 'centres'"):
+    with refuses(IntegrityError, "'centres'"):
         read_any(tmp_path / "damaged")
-    with pytest.raises(StorageError, match="expected a 'ridge model'"):
+    with refuses(StorageError, "'ridge model'"):
         read_model(written["model"])
     write_record(tmp_path / "other", kind="moments", metadata={}, arrays={})
-    with pytest.raises(StorageError, match="holds a 'moments'"):
+    with refuses(StorageError, "'moments'"):
         load_model(tmp_path / "other")
 
 

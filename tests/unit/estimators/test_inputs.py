@@ -23,6 +23,7 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.estimators.inputs import as_labelled, suitable_engine, with_groups
 from rff_dist.storage.columns import as_column, open_column
 from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 N, D = 300, 4
 
@@ -330,7 +331,7 @@ def test_a_dataset_with_other_column_names_is_refused(rows):
     )
     model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(names[0])
     assert list(model.feature_names_in_) == list("abcd")
-    with pytest.raises(DataError, match=r"feature names should match.*'e'.*expected.*'d'"):
+    with refuses(DataError, "'e'", "'d'"):
         model.predict(names[1])
     assert open_dataset(names[1].url).feature_names == tuple("abce")
 
@@ -407,7 +408,7 @@ def test_labels_that_do_not_fit_are_refused(X, y, message):
 
 def test_a_path_without_labels_names_what_it_holds(rows):
     dataset = write_dataset("memory://inputs-unlabelled", rows[0], overwrite=True)
-    with pytest.raises(StorageError, match="has no array 'y'; it holds the arrays 'X'"):
+    with refuses(StorageError, "'y'", "'X'"):
         as_labelled(RFFRidge(), dataset.url, reset=True)
 
 
@@ -419,9 +420,9 @@ def test_groups_are_given_by_value_or_by_the_name_of_a_stored_array(rows):
     for given in ("groups", groups, pd.Series(groups), da.from_array(groups, chunks=70), column):
         assert with_groups(dataset, given).read(Block(0, 0, N)).groups.tolist() == groups.tolist()
     assert with_groups(dataset, None) is dataset
-    with pytest.raises(InvalidParameterError, match="`groups` is 'groups', but these data are not stored"):
+    with refuses(InvalidParameterError, "groups", "'groups'"):
         with_groups(ArrayDataset(X, y), "groups")
-    with pytest.raises(DataError, match=r"inconsistent numbers of samples: \[300, 2\] \(X, groups\)"):
+    with refuses(DataError, "300", "2"):
         with_groups(dataset, [1, 2])
     with pytest.raises(DataError, match="groups is missing"):
         with_groups(dataset, [1.0, np.nan])

@@ -17,6 +17,7 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import prepare_folds
 from rff_dist.storage.columns import as_column
 from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 ALPHAS = np.logspace(-4, 2, 7)
 
@@ -92,7 +93,7 @@ def test_groups_without_weight_fill_no_fold(problem):
     weight = (groups < 4).astype(float)
     fitted = RFFRidge(n_components=16, cv=GroupFolds(4), random_state=0)
     assert np.isfinite(fitted.fit(X, y, sample_weight=weight, groups=groups).selection_["cv_errors"]).all()
-    with pytest.raises(DataError, match="4 groups of rows with weight"):
+    with refuses(DataError, "4 groups"):
         fitted.set_params(cv=GroupFolds(5)).fit(X, y, sample_weight=weight, groups=groups)
 
 
@@ -252,7 +253,7 @@ def test_intervals_without_scores_are_those_of_the_normal_law(problem):
     np.testing.assert_allclose(lower, norm.ppf(0.05, mean, std), rtol=1e-12)
     np.testing.assert_allclose(upper, norm.ppf(0.95, mean, std), rtol=1e-12)
     for coverage in (0.0, 1.0, -1, np.nan):
-        with pytest.raises(ValueError, match=r"`coverage` is .*expected a number in"):
+        with refuses(ValueError, "coverage"):
             model.predict_interval(X[:20], coverage=coverage)
 
 
@@ -366,5 +367,5 @@ def test_own_alphas_stay_when_rows_are_added_and_are_those_of_the_held_out_model
 
 
 def test_what_is_no_truth_value_is_refused(unlike):
-    with pytest.raises(ValueError, match="`alpha_per_target` is 'each'; expected True, False or 'auto'"):
+    with refuses(ValueError, "alpha_per_target", "'each'", "'auto'"):
         plain_ridge(n_components=8, alpha_per_target="each").fit(*unlike[:2])

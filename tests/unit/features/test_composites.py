@@ -28,6 +28,7 @@ from rff_dist.kernels.stationary import (
     Sinc,
     SpectralKernel,
 )
+from tests.refusals import refuses
 from tests.strategies import composite_kernels
 
 # Float32 inputs, so that kernel and features see the same points; not negative, for Min.
@@ -97,7 +98,7 @@ class TestShares:
     @pytest.mark.parametrize("map_name", ["pairs", "phases"])
     def test_the_least_number_of_components_is_the_one_in_the_message(self, map_name):
         kernel = Gaussian() + 2 * Laplacian() + Min(0, 2) + Linear() + 1  # 2 + 2 + 2 + 3 + 1
-        with pytest.raises(InvalidParameterError, match=r"`n_components` is 8; .* needs at least 10"):
+        with refuses(InvalidParameterError, "n_components", "8", "10"):
             draw(kernel, 8, map=map_name)
         for n_components in range(10, 40, 2 if map_name == "pairs" else 1):
             drawn = draw(kernel, n_components, map=map_name)
@@ -163,7 +164,7 @@ class TestTheMap:
             draw(1 + Min(), 8)
 
     def test_columns_that_do_not_exist_are_refused(self):
-        with pytest.raises(InvalidParameterError, match="column 5"):
+        with refuses(InvalidParameterError, "column 5"):
             draw(Gaussian() + Linear().on([5]), 8)
 
 

@@ -16,6 +16,7 @@ from rff_dist.features.draw import draw_feature_map
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.maps import Standardizer
 from rff_dist.kernels.stationary import Gaussian, Matern
+from tests.refusals import refuses
 
 FLOAT32 = 2.0**-23
 MAPS = ("pairs", "phases")
@@ -95,7 +96,7 @@ class TestFeatures:
 
     @pytest.mark.parametrize("shape", [(5,), (5, 2), (5, 4), (1, 5, 3)])
     def test_inputs_of_another_shape_are_refused(self, shape):
-        with pytest.raises(DataError, match=r"expects 3 columns"):
+        with refuses(DataError, "3 columns"):
             draw().transform(np.zeros(shape))
 
 
@@ -223,21 +224,21 @@ class TestParameters:
     @pytest.mark.parametrize("n_components", [0, -1, 2.5, 2.0, "8", True, None, np.float64(8)], ids=repr)
     @pytest.mark.parametrize("map_name", MAPS)
     def test_a_bad_n_components_is_refused(self, n_components, map_name):
-        with pytest.raises(InvalidParameterError, match=r"`n_components` is .*integer of at least 1"):
+        with refuses(InvalidParameterError, "n_components", "1"):
             draw(n_components=n_components, map=map_name)
 
     def test_an_odd_number_of_pairs_is_refused_with_the_next_even_one(self):
-        with pytest.raises(InvalidParameterError, match=r"take 8, or map='phases'"):
+        with refuses(InvalidParameterError, "8", "'phases'"):
             draw(n_components=7)
         assert draw(n_components=7, map="phases").n_components == 7
 
     @pytest.mark.parametrize("n_features", [0, -1, 2.0, "3", True, None])
     def test_a_bad_n_features_is_refused(self, n_features):
-        with pytest.raises(InvalidParameterError, match="`n_features`"):
+        with refuses(InvalidParameterError, "n_features"):
             draw(n_features=n_features)
 
     def test_an_unknown_map_is_refused(self):
-        with pytest.raises(InvalidParameterError, match=r"unknown `map` 'pair'.*'pairs', 'phases'"):
+        with refuses(InvalidParameterError, "map", "'pair'", "'pairs'", "'phases'"):
             draw(map="pair")
 
     @pytest.mark.parametrize("n_features", [3, 40])  # a matrix, and the transform that is in its place
@@ -264,5 +265,5 @@ class TestParameters:
 
     @pytest.mark.parametrize("random_state", [-1, 2**64, 1.5, "0", True], ids=repr)
     def test_a_bad_random_state_is_refused_by_its_name(self, random_state):
-        with pytest.raises(InvalidParameterError, match="`random_state`"):
+        with refuses(InvalidParameterError, "random_state"):
             draw(random_state=random_state)

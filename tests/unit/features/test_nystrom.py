@@ -22,6 +22,7 @@ from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.ridge.solve import solve as solve_ridge
 from rff_dist.statistics import passes
 from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 KERNELS = [
     Gaussian(2.0),
@@ -168,7 +169,7 @@ class TestStatistics:
         assert bare == left
         assert bare.digest() == left.digest()
         for read in (bare.ZtZ, bare.Zty, bare.Zt1, bare.normal_equations):
-            with pytest.raises(StatisticsError, match="with_whitener"):
+            with refuses(StatisticsError, "with_whitener"):
                 read()
         assert_array_equal((bare + left).ZtZ(), (left + left).ZtZ())
 

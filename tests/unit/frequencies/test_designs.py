@@ -27,6 +27,7 @@ from rff_dist.frequencies.uniforms import scrambled_sobol
 from rff_dist.kernels.base import Kernel, check_design
 from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern, RationalQuadratic
 from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 SMALLEST_P_VALUE = 1e-4  # seeds are fixed; a wrong law gives 1e-20 and less
 ALL_ONES = 2**64 - 1
@@ -116,11 +117,9 @@ class TestScrambledSobol:
 
     def test_more_dimensions_than_the_sequence_has_are_refused(self):
         assert scrambled_sobol(0, 21_200, 1, 1).shape == (1, 1)
-        with pytest.raises(
-            InvalidParameterError, match=r"quasi-monte-carlo.*21_202 dimensions.*'orthogonal'"
-        ):
+        with refuses(InvalidParameterError, "'orthogonal'"):
             scrambled_sobol(0, 21_201, 1, 1)
-        with pytest.raises(InvalidParameterError, match="21_202 dimensions"):
+        with refuses(InvalidParameterError, "21_202 dimensions"):
             check_design(Matern(), "quasi-monte-carlo", 21_201)  # and one for the scale
         check_design(Gaussian(), "quasi-monte-carlo", 21_201)
 

@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.solution import SolveStatus
+from tests.refusals import refuses
 from tests.ridge_problems import draw_problem, normal_equations
 
 EPS = np.finfo(np.float64).eps
@@ -193,7 +194,7 @@ def test_residual_below_rounding_error_is_reported_as_zero_with_a_bound():
 def test_a_gram_that_is_no_gram_is_refused_once_it_is_overwritten():
     equations = spd_equations(300, 1)
     equations.gram[280, 280] = -1e3
-    with pytest.raises(SolveError, match=r"not positive semi-definite.*component 280"):
+    with refuses(SolveError, "280"):
         solve_cholesky(equations, 1.0, overwrite_gram=True)
 
 
@@ -212,7 +213,7 @@ def test_a_gram_that_is_no_gram_warns_and_stays_finite():
 def test_a_gram_that_is_not_finite_is_refused_by_place(value):
     equations = spd_equations(600, 1)
     equations.gram[3, 555] = value
-    with pytest.raises(SolveError, match=r"gram\[3, 555\] is (nan|inf)"):
+    with refuses(SolveError, "3", "555"):
         solve_cholesky(equations, 1.0)
 
 
@@ -225,7 +226,7 @@ def test_other_sums_that_are_not_finite_are_refused_by_name(name):
 
 @pytest.mark.parametrize("alpha", [-1.0, np.nan, np.inf, "1", True, [1.0, 2.0, 3.0], [[1.0]]])
 def test_bad_alpha_is_refused(alpha):
-    with pytest.raises(InvalidParameterError, match="`alpha`"):
+    with refuses(InvalidParameterError, "alpha"):
         solve_cholesky(spd_equations(5, 2), alpha)
 
 

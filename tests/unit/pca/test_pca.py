@@ -13,14 +13,14 @@ from scipy.linalg import subspace_angles
 from sklearn.base import clone
 from sklearn.datasets import make_moons
 from sklearn.decomposition import PCA, KernelPCA
-from sklearn.exceptions import NotFittedError
 
 from rff_dist import RFFPCA, Gaussian, Laplacian, Linear, SerialEngine, open_dataset, write_dataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StatisticsError
+from rff_dist.errors import DataError, OutputExistsError, StatisticsError
 from rff_dist.pca import fit as pca
 from rff_dist.pca.components import principal_components
 from rff_dist.statistics.passes import accumulate
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
 FEATURES = ("fourier", "nystrom")
@@ -206,7 +206,7 @@ def test_written_scores_open_as_a_dataset_with_names(stored, tmp_path):
     with pytest.raises(OutputExistsError):
         pca.project(stored, model.projection_, url, engine=ENGINE)
     pca.project(stored, model.projection_, url, engine=ENGINE, overwrite=True)
-    with pytest.raises(DataError, match="X has 2 features, but the components were computed from 3"):
+    with refuses(DataError, "2 features", "3"):
         pca.project(scores, model.projection_, tmp_path / "other", engine=ENGINE)
 
 
@@ -240,36 +240,13 @@ def test_components_of_ridges_statistics_are_the_same(X):
 # -- bad input -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"n_components": 0}, "`n_components` is 0; expected an integer of at least 1"),
-        ({"n_components": 65}, "`n_components` is 65, above `n_random_features`=64"),
-        ({"n_random_features": 0}, "is 0; expected an integer of at least 1"),
-        ({"normalize": "rows"}, "`normalize` is 'rows'; expected None or 'degree'"),
-        ({"whiten": "yes"}, "`whiten` is 'yes'; expected True or False"),
-        ({"standardize": 1}, "`standardize` is 1; expected True, False, 'rank' or 'auto'"),
-        ({"length_scale": "evidence"}, "'evidence', which needs targets"),
-        ({"kernel": "gausian"}, r"did you mean 'gaussian'"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_a_bad_parameter_is_refused_with_what_is_expected(X, parameters, message):
-    with pytest.raises(InvalidParameterError, match=message):
-        small(**parameters).fit(X)
-
-
 def test_rows_without_variance_are_refused(X):
     with pytest.raises(DataError, match="all rows have the same features"):
         small(standardize=False).fit(np.repeat(X[:1], 10, axis=0))
     with pytest.raises(StatisticsError, match="1 sample has no variance"):
         small().fit(X[:1])
-    with pytest.raises(StatisticsError, match="n_samples=1: 1 sample"):
+    with refuses(StatisticsError, "n_samples=1", "1"):
         small().fit(X[:2], sample_weight=[1, 0])
-    with pytest.raises(ValueError, match="Input X contains NaN"):
-        small().fit(np.where(X[7, 2] == X, np.nan, X))
-    with pytest.raises(NotFittedError):
-        small().transform(X)
 
 
 def test_fewer_directions_than_asked_are_kept_with_a_warning(X):

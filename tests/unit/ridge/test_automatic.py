@@ -36,6 +36,7 @@ from rff_dist.ridge.solve import solve, solve_folds
 from rff_dist.statistics import passes
 from rff_dist.storage.columns import as_column
 from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(1)
 
@@ -382,11 +383,11 @@ def test_few_rows_take_other_folds_and_no_fold_is_empty(n_samples):
 
 
 def test_what_one_row_leaves_to_be_chosen_is_refused():
-    with pytest.raises(DataError, match=r"n_samples=1: .* give one number"):
+    with refuses(DataError, "n_samples=1"):
         RFFRidge().fit([[1.0]], [1.0])
-    with pytest.raises(DataError, match="n_samples=1: "):
+    with refuses(DataError, "n_samples=1"):
         plain_ridge(n_components=[8, 16]).fit([[1.0]], [1.0])
-    with pytest.raises(DataError, match="n_samples=1: "):
+    with refuses(DataError, "n_samples=1"):
         plain_ridge(n_components=8, alpha="auto").fit([[1.0]], [1.0])
 
 

@@ -32,6 +32,7 @@ from rff_dist.numerics.conjugate_gradients import Stop
 from rff_dist.numerics.solution import SolveStatus
 from rff_dist.ridge import pcg
 from rff_dist.ridge.pcg import random_signs, solve_pcg, validate_alphas
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
 ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
@@ -245,13 +246,13 @@ def test_a_model_by_conjugate_gradients_predicts_as_the_direct_one(fitted, tmp_p
 
 def test_what_needs_statistics_says_why_there_are_none(fitted):
     rows, model = fitted
-    with pytest.raises(StatisticsError, match=r"conjugate gradients.*solver='direct'"):
+    with refuses(StatisticsError, "'direct'"):
         model.predict(rows.X, return_std=True)
-    with pytest.raises(StatisticsError, match=r"conjugate gradients.*solver='direct'"):
+    with refuses(StatisticsError, "'direct'"):
         model.partial_fit(rows.X, rows.y)
     with pytest.raises(AttributeError, match="conjugate gradients"):
         _ = model.statistics_
-    with pytest.raises(StatisticsError, match="`solver` 'pcg'"):
+    with refuses(StatisticsError, "solver", "'pcg'"):
         check_updatable(model.model_)
 
 

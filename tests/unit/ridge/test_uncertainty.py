@@ -22,6 +22,7 @@ from rff_dist.ridge.uncertainty import LEVELS, calibrate_rows
 from rff_dist.statistics import inspection
 from rff_dist.storage.writing import write_dataset
 from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 ALPHA = 0.3
 
@@ -189,7 +190,7 @@ def test_a_model_without_statistics_refuses(tmp_path):
     save_model(ridge().fit(X, y), tmp_path / "model", statistics=False)
     loaded = load_model(tmp_path / "model")
     loaded.predict(X)
-    with pytest.raises(StatisticsError, match=r"stored without its statistics.*`statistics=True`"):
+    with refuses(StatisticsError, "statistics=True"):
         loaded.predict(X, return_std=True)
 
 
@@ -203,7 +204,7 @@ def test_a_dask_collection_is_refused():
 
 def test_one_row_with_an_intercept_has_no_variance():
     X, y = problem()
-    with pytest.raises(SolveError, match="n_samples=1 with an intercept"):
+    with refuses(SolveError, "n_samples=1"):
         ridge(n_components=4).fit(X[:1], y[:1]).predict(X, return_std=True)
 
 

@@ -32,6 +32,7 @@ from tests.living_data import (
     fit,
     refresh,
 )
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
@@ -228,7 +229,7 @@ class TestAHalfLife:
         model = fit(open_dataset(url))
         fades = update_model(model, open_dataset(url), half_life="1", engine=ENGINE)
         other = refit_on(model, write_dataset(tmp_path / "other", *draw(500, 7)), engine=ENGINE)
-        with pytest.raises(StatisticsError, match="`half_life` is 1 and none"):
+        with refuses(StatisticsError, "half_life", "1"):
             merge([fades, other], ["fades", "other"])
 
     @pytest.mark.parametrize(

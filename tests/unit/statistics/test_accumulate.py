@@ -27,6 +27,7 @@ from rff_dist.products.protocol import Float64Products
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import measure_moments
 from rff_dist.statistics.specs import FIXED_FRACTION_BITS, StatisticsSpec
+from tests.refusals import refuses
 
 N_FEATURES = 3
 TILE = 64  # rows of a tile, where a test needs many tiles
@@ -278,24 +279,24 @@ class TestBadData:
 
     def test_a_weight_above_the_grid_is_named(self):
         accumulate(self.damaged("sample_weight", 5, 2.0))
-        with pytest.raises(DataError, match=r"sample_weight is 2.01 in row 1_005, above 2,"):
+        with refuses(DataError, "sample_weight", "2.01", "row 1_005", "2"):
             accumulate(self.damaged("sample_weight", 5, 2.01))
 
     def test_rows_without_weights_are_refused_on_a_finer_grid(self):
         state = accumulation(weight_exponent=-1)
         accumulate_rows(self.damaged("sample_weight", slice(None), 0.5), state)
-        with pytest.raises(DataError, match=r"rows without weights count 1 each, above 0.5"):
+        with refuses(DataError, "1", "0.5"):
             accumulate_rows(replace(self.ROWS, sample_weight=None), state)
 
     def test_a_spec_of_another_width_is_refused(self):
         state = accumulation()
-        with pytest.raises(StatisticsError, match="laid out for 14 components, the feature map has 12"):
+        with refuses(StatisticsError, "14 components", "12"):
             accumulate_rows(self.ROWS, replace(state, spec=replace(state.spec, n_components=14)))
 
     def test_a_block_that_would_overflow_an_integer_is_refused(self):
         state = accumulation(fraction_bits=49)
         rows = Rows(Block(0, 0, 2**13 + 1), np.zeros((2**13 + 1, 3)), np.zeros((2**13 + 1, 2)))
-        with pytest.raises(PlanError, match="8_193 rows is too large; cut blocks of at most 8_192"):
+        with refuses(PlanError, "8_193 rows", "8_192"):
             accumulate_rows(rows, state)
 
     @pytest.mark.parametrize(
@@ -441,7 +442,7 @@ class TestMoments:
         X = self.columns()
         with pytest.raises(StatisticsError, match="same pivot"):
             self.measured(X) + self.measured(X, pivot=X[1])
-        with pytest.raises(StatisticsError, match="0 and 1 targets"):
+        with refuses(StatisticsError, "0", "1 targets"):
             self.measured(X) + self.measured(X[:, :5], y=X[:, 5:])
 
     def test_the_smallest_weight_is_that_of_the_rows_that_count(self):
@@ -489,7 +490,7 @@ def test_finite_numbers_whose_sum_is_not_are_let_through():
     X = np.full((3, 2), 3e38, np.float32)
     check_finite(Rows(Block(0, 0, 3), X), X)
     X[2, 1] = np.inf
-    with pytest.raises(DataError, match="row 2, column 1"):
+    with refuses(DataError, "row 2", "column 1"):
         check_finite(Rows(Block(0, 0, 3), X), X)
 
 
