@@ -8,14 +8,12 @@ import pytest
 from matplotlib.image import imread
 from prefect.artifacts import Artifact
 from prefect.logging import disable_run_logger
-from prefect.utilities.callables import parameter_schema
-from pydantic import ValidationError
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
 from rff_dist import Gaussian
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, PlanError, StorageError
+from rff_dist.errors import DataError, OutputExistsError, PlanError, StorageError
 from rff_dist.flows.cluster import ClusterParameters, cluster
 from rff_dist.flows.running import lend_engine
 from rff_dist.kmeans import fit
@@ -220,45 +218,3 @@ def test_what_does_not_fit_the_data_is_refused_before_an_engine_starts(parameter
     (tmp_path / "labels.zarr.png").touch()
     with disable_run_logger(), pytest.raises(OutputExistsError, match="the picture would replace it"):
         cluster.fn(**parameters.model_copy(update=elsewhere).model_dump())
-
-
-GOOD = {"data": "data.zarr", "output": "labels.zarr", "model": "model", "n_clusters": 3}
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"n_clusters": 0}, "of at least 1"),
-        ({"n_clusters": []}, "expected"),
-        ({"n_clusters": [3, 3]}, "expected different whole numbers"),
-        ({"normalize": "degree"}, "without `n_principal`"),
-        ({"n_principal": 2000}, "above `n_components`=1024"),
-        ({"n_components": 9}, "take 10"),
-        ({"kernel": "gausian"}, "'gaussian'"),
-        ({"kernel": "laplacian", "design": "orthogonal"}, "isotropic"),
-        ({"length_scale": 0.0}, "above 0"),
-        ({"length_scale": "evidence"}, "expected auto"),
-        ({"init": "random"}, "k-means++"),
-        ({"tol": -1.0}, "of at least 0"),
-        ({"features": "nystrom", "design": "iid"}, "Nyström features have none"),
-        ({"output": ""}, "not a location"),
-        ({"y": "y"}, "there is no parameter"),
-    ],
-)
-def test_bad_parameters_are_refused_before_a_run(bad, words):
-    with pytest.raises(ValidationError) as direct:
-        ClusterParameters(**{**GOOD, **bad})
-    assert words in str(direct.value)
-    with pytest.raises(InvalidParameterError):
-        cluster.fn(**{**GOOD, **bad})
-
-
-def test_every_parameter_has_a_description():
-    found = json.loads(json.dumps(parameter_schema(cluster).model_dump()))
-    assert all(len(entry["description"]) > 18 for entry in found["properties"].values())
-
-
-def test_parameters_as_json_are_the_same_parameters():
-    parameters = ClusterParameters(**GOOD, length_scale=[1.0, 2.0], n_init=3)
-    json_values = json.loads(parameters.model_dump_json())
-    assert ClusterParameters(**json_values) == parameters

@@ -11,13 +11,13 @@ from prefect.artifacts import Artifact
 from prefect.blocks.system import Secret
 from prefect.client.orchestration import get_client
 from prefect.logging import disable_run_logger
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 from sklearn.preprocessing import StandardScaler
 
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
 from rff_dist.flows.ingest import IngestParameters, ingest
-from rff_dist.flows.predict import PredictParameters, predict
+from rff_dist.flows.predict import predict
 from rff_dist.flows.running import lend_engine
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.models.versions import RegisteredModel
@@ -41,36 +41,6 @@ def write_table(path, n_rows, *, seed=0):
 
 
 # -- what is refused before a run starts -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({}, "either `sources`, files, or `sql`"),
-        ({"sources": ["a.csv"], "sql": "SELECT 1"}, "either `sources`, files, or `sql`"),
-        ({"sources": ["a.csv"], "connection_block": "db"}, "without `sql`"),
-        ({"sql": "SELECT 1", "connection_block": "db", "connection_variable": "DB"}, "give one of them"),
-        ({"sources": ["ftp://host/a.csv"]}, "unknown scheme"),
-        ({"sources": ["a.csv"], "on_nan": "fill"}, "error or drop"),
-        ({"sources": ["a.csv"], "append": True}, "no parameter"),
-    ],
-)
-def test_parameters_of_ingest_that_do_not_go_together_are_refused(given, message):
-    with pytest.raises(ValidationError, match=message):
-        IngestParameters(data="data.zarr", **given)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"coverage": 1.0}, "below 1"),
-        ({"output": "ftp://host/a"}, "unknown scheme"),
-        ({"std": 1}, "true or false"),
-    ],
-)
-def test_parameters_of_predict_that_are_no_values_are_refused(given, message):
-    with pytest.raises(ValidationError, match=message):
-        PredictParameters(**{"model": "m", "data": "d", "output": "o", **given})
 
 
 # -- ingest ------------------------------------------------------------------------------------------------

@@ -10,11 +10,9 @@ from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.logging import disable_run_logger
-from prefect.utilities.callables import parameter_schema
-from pydantic import ValidationError
 
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import FingerprintMismatchError, InvalidParameterError, OutputBusyError
+from rff_dist.errors import FingerprintMismatchError, OutputBusyError
 from rff_dist.flows.refresh import RefreshParameters, refresh
 from rff_dist.flows.running import lend_engine
 from rff_dist.kernels.stationary import Gaussian
@@ -169,35 +167,3 @@ def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, mon
     busy = pytest.raises(OutputBusyError, match="another run")
     with disable_run_logger(), hold(parameters.model, holder="another run"), busy:
         contextvars.Context().run(refresh.fn, **parameters.model_dump())
-
-
-GOOD = {"data": "data.zarr", "model": "model"}
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"tolerance": -0.1}, "of at least 0"),
-        ({"tolerance": float("nan")}, "expected"),
-        ({"level": 1.0}, "below 1"),
-        ({"backfill": -1}, "of at least 0"),
-        ({"backfill": "all"}, "a whole number of at least 0"),
-        ({"window": "2 weeks"}, "expected a number of loads"),
-        ({"data": "ftp://host/data.zarr"}, "ftp"),
-        ({"test": "s3://key:secret@bucket/test"}, "credentials do not belong in a URL"),
-        ({"n_workers": 2, "scheduler": "tcp://127.0.0.1:8786"}, "leave one of them out"),
-        ({"overwrite": True}, "there is no parameter"),
-    ],
-)
-def test_bad_parameters_are_refused_before_a_run(bad, words):
-    with pytest.raises(ValidationError) as direct:
-        RefreshParameters(**{**GOOD, **bad})
-    assert words in str(direct.value)
-    with pytest.raises(InvalidParameterError):
-        refresh.fn(**{**GOOD, **bad})
-
-
-def test_every_option_is_a_parameter_of_its_own_with_a_description_in_the_deployment_schema():
-    schema = json.loads(json.dumps(parameter_schema(refresh).model_dump()))
-    assert list(schema["properties"])[:2] == schema["required"] == ["data", "model"]
-    assert all(len(entry["description"]) > 20 for entry in schema["properties"].values())

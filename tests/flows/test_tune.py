@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from prefect.artifacts import Artifact
 from prefect.logging import disable_run_logger
-from prefect.utilities.callables import parameter_schema
-from pydantic import ValidationError
 
 from rff_dist import GroupFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import InvalidParameterError, OutputExistsError, StorageError
+from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.tune import TuneParameters, tune
 from rff_dist.ridge import predict as prediction
@@ -125,44 +123,3 @@ def test_what_was_trained_outlives_a_failing_publication(problem, tmp_path, monk
     kept = read_model(place)
     predictions = prediction.predict_in_memory(open_dataset(problem.data), kept, engine=SerialEngine(1))
     assert np.isfinite(predictions).all()
-
-
-GOOD = {"data": "data.zarr", "model": "model"}
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"kernels": []}, "expected"),
-        ({"kernels": ["gausian"]}, "'gaussian'"),
-        ({"length_scales": ["wide"]}, "'0.5x'"),
-        ({"length_scales": [0.0]}, "above 0"),
-        ({"n_components": 9}, "take 10"),
-        ({"n_components": [8, 0]}, "of at least 1"),
-        ({"alpha": "gcv"}, "expected cv, cv-1se"),
-        ({"alpha": 1.0, "alphas": [1.0, 2.0]}, "give one of them"),
-        ({"n_folds": 1}, "of at least 2"),
-        ({"n_folds": 2, "time": True, "n_components": [8, 16]}, "no standard error"),
-        ({"groups": "g", "time": True}, "folds are either of groups or of time"),
-        ({"centres": "k-means++"}, "features='nystrom'"),
-        ({"kernel": "gaussian"}, "there is no parameter"),
-    ],
-)
-def test_bad_parameters_are_refused_before_a_run(bad, words):
-    with pytest.raises(ValidationError) as direct:
-        TuneParameters(**{**GOOD, **bad})
-    assert words in str(direct.value)
-    with pytest.raises(InvalidParameterError):
-        tune.fn(**{**GOOD, **bad})
-
-
-def test_every_option_is_a_parameter_of_its_own_with_a_description():
-    schema = json.loads(json.dumps(parameter_schema(tune).model_dump()))
-    assert list(schema["properties"])[:2] == schema["required"] == ["data", "model"]
-    assert all(len(entry["description"]) > 20 for entry in schema["properties"].values())
-
-
-def test_parameters_as_json_are_the_same_parameters():
-    parameters = TuneParameters(**GOOD, length_scales=["0.5x", 2.0, [1.0, 2.0]], n_components="auto")
-    json_values = json.loads(parameters.model_dump_json())
-    assert TuneParameters(**json_values) == parameters
