@@ -146,14 +146,17 @@ def test_a_search_has_the_same_bits_by_every_face(folder, tmp_path):
 
 def test_clusters_have_the_same_bits_by_every_face(folder, tmp_path):
     data, job = str(folder / "data.zarr"), JOBS[Clustering]
-    given = {"data": data, "n_clusters": [2, 3], **SMALL, "length_scale": "auto"}
+    given = {"data": data, "n_clusters": [2, 3], **SMALL, "length_scale": "auto", "features": "nystrom"}
+    given |= {"n_principal": 2, "normalize": "degree"}
     flags = ["--n-clusters", "2,3", "--n-components", "16", "--seed", "3", "--serial"]
+    flags += ["--features", "nystrom", "--n-principal", "2", "--normalize", "degree"]
     document = by_command(job, [data, tmp_path / "a"], [*flags, "--model", str(tmp_path / "a-model")])
     result = by_flow(job, {**given, "output": str(tmp_path / "b"), "model": str(tmp_path / "b-model")})
     places = {"output": str(tmp_path / "c"), "model": str(tmp_path / "c-model")}
     record = by_python(job, {**given, **places}).record
     assert document["digest"] == result["digest"] == record["digest"]
     assert document["candidates"] == result["candidates"] == record["candidates"]
+    assert (record["n_components"], record["n_principal"]) == (16, 2)
     assert written(tmp_path, "a", "labels") == written(tmp_path, "b", "labels")
     assert written(tmp_path, "a", "labels") == written(tmp_path, "c", "labels")
 

@@ -17,13 +17,12 @@ from rff_dist.flows.refresh import RefreshParameters, refresh
 from rff_dist.flows.running import lend_engine
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.models.versions import RegisteredModel
-from rff_dist.ridge.models import read_model, write_model
+from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.output_places import hold
 from rff_dist.storage.writing import write_dataset
-from rff_dist.workbench.jobs import refresh as steps
 from rff_dist.workbench.jobs.steps import publish
 from tests.markdown import rows_of
 from tests.plain import fit_ridge
@@ -111,51 +110,6 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     append_dataset(parameters.data, *batch(4, 300))
     good = run(parameters).result()
     assert (good["decision"], good["new"], good["left_out"]) == ("published", [[1500, 1800]], [[1200, 1500]])
-
-
-def test_a_run_that_died_in_the_middle_is_repeated_to_the_digest_of_an_undisturbed_one(
-    parameters, monkeypatch
-):
-    append_dataset(parameters.data, *batch(1, 300))
-    undisturbed = run(parameters, dry_run=True).result()
-
-    class Killed(BaseException):
-        pass
-
-    def die(*_):
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(steps, "publish_update", die)
-        with pytest.raises(Killed):
-            run(parameters)
-    assert RegisteredModel(parameters.model).current().number == 1
-    result = run(parameters).result()
-    assert result["statistics"]["digest"] == undisturbed["statistics"]["digest"] == at_once(parameters)
-    assert result["version"] == 2
-
-
-def test_a_model_in_a_folder_is_replaced_and_test_data_decide(parameters, tmp_path):
-    folder = tmp_path / "model"
-    write_model(read_model(parameters.model), folder)
-    append_dataset(parameters.data, *batch(1, 300))
-    write_dataset(tmp_path / "test.zarr", *batch(9, 200))
-    result = run(parameters, model=str(folder), test=str(tmp_path / "test.zarr")).result()
-    assert (result["decision"], result["version"]) == ("published", None)
-    assert result["gate"]["held_out"] == "200 rows of test data"
-    assert read_model(folder).digest() == result["digest"]
-
-
-def test_a_window_moves_with_the_nights(parameters):
-    append_dataset(parameters.data, *batch(1, 300))
-    first = run(parameters, window="2").result()
-    append_dataset(parameters.data, *batch(2, 300))
-    second = run(parameters).result()
-    facts = ("decision", "window", "first_row", "n_samples")
-    assert [first[name] for name in facts] == ["published", "2", 0, 1200]
-    assert [second[name] for name in facts] == ["published", "2", 900, 600]
-    assert "of the window 2: from row 900 on" in Artifact.get("rff-refresh-report-main").data
-    assert RegisteredModel(parameters.model).current().lineage["window"] == "2"
 
 
 def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, monkeypatch):

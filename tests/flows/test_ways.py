@@ -309,6 +309,7 @@ WRONG = {
         "level": [1.0],
         "backfill": [-1, "all"],
         "window": ["2 weeks"],
+        "half_life": ["a year"],
     },
     PredictParameters: {"coverage": [1.0], "std": [1]},
 }

@@ -18,7 +18,6 @@ from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
 from rff_dist.fitting.predicting import LinearModel
-from rff_dist.numerics.machine import using_threads
 from rff_dist.numerics.minimize import PenalizedLoss, minimize_loss
 from rff_dist.numerics.solution import NormalEquations
 from tests.plain import fit_ridge
@@ -199,32 +198,6 @@ def test_too_few_steps_are_not_convergence():
     assert not minimum.converged
     assert minimum.n_iterations == 2
     assert minimum.excess > 1e-12 * minimum.reference
-
-
-def test_a_pass_sums_the_same_in_any_blocks_threads_and_order():
-    X, labels, weights = problem(20_000, 4, weighted=True)
-    codes = codes_of(labels, 4)
-    feature_map = draw_feature_map("gaussian", n_features=3, n_components=96)
-    rng = np.random.default_rng(1)
-    linear = LinearModel(feature_map, rng.standard_normal((96, 4)), rng.standard_normal(4))
-    state = LossState(linear, LOSSES["logistic"])
-
-    def part(start, stop, n_threads=1):
-        rows = Rows(Block(0, start, stop), X[start:stop], codes[start:stop], weights[start:stop])
-        with using_threads(n_threads):
-            return sum_loss(rows, state)
-
-    whole = part(0, 20_000, 3)
-    cut = [part(start, min(start + 8192, 20_000)) for start in (16_384, 0, 8192)]
-    total = cut[0] + cut[1] + cut[2]
-    assert whole.n_samples == total.n_samples == 20_000
-    for name in ("loss", "gradient", "intercept_gradient"):
-        assert getattr(whole, name) == getattr(total, name)
-    F = feature_map.transform(X) @ linear.coefficients + linear.intercept
-    P = np.exp(F) / np.exp(F).sum(axis=1, keepdims=True)
-    slope = weights[:, np.newaxis] * (P - (codes + 1) / 2)
-    assert_allclose(whole.loss.value(), -weights @ np.log(P[codes > 0]), rtol=1e-12)
-    assert_allclose(whole.intercept_gradient.value(), slope.sum(axis=0), atol=1e-9)
 
 
 @given(

@@ -183,16 +183,11 @@ def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_pat
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--n-clusters", "0"], 2, "`n_clusters`"),
         (["--n-clusters", "two"], 2, "expected a whole number"),
         (["--n-clusters", "2,2"], 2, "`n_clusters` is [2, 2]"),
         (["--n-clusters", "600"], 65, "n_samples=500"),
-        (["--init", "random"], 2, "`init` is 'random'"),
         (["--tol", "-1"], 2, "`tol` is '-1'"),
-        (["--length-scale", "evidence"], 2, "expected auto, median or a number"),
         (["--labels", "kind"], 65, "kind"),
-        (["--n-components", "7"], 2, "take 8, or map='phases'"),
-        (["--features", "nystrom", "--design", "iid"], 2, "only features='fourier'"),
         (["--model", "labels.zarr"], 73, "labels.zarr"),
     ],
 )

@@ -355,17 +355,6 @@ def test_stored_rows_give_the_classifier_of_rows_in_memory(tmp_path, loss, text)
         assert_array_equal(stored.predict_proba(tmp_path / "rows.zarr"), here.predict_proba(X))
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_threads_and_blocks_change_no_bit(loss):
-    X, y = draw_rows(20_000, 3)
-    fits = [
-        classifier(loss=loss, engine=SerialEngine(n_threads=n)).fit(X.astype(np.float32), y) for n in (1, 3)
-    ]
-    assert_array_equal(fits[0].coef_, fits[1].coef_)
-    assert_array_equal(fits[0].intercept_, fits[1].intercept_)
-    assert fits[0].n_iter_ == fits[1].n_iter_
-
-
 def test_dask_collections_are_predicted_lazily(rows):
     da = pytest.importorskip("dask.array")
     X, y = rows

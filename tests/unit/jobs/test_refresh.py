@@ -10,7 +10,7 @@ import pytest
 
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import InvalidParameterError, OutputBusyError, PlanError, StatisticsError, StorageError
+from rff_dist.errors import OutputBusyError, PlanError, StatisticsError, StorageError
 from rff_dist.fields import build
 from rff_dist.fitting.plan import Sums, check_plan
 from rff_dist.kernels.stationary import Gaussian
@@ -266,19 +266,6 @@ def test_what_cannot_be_updated_is_refused_before_anything_is_read(data):
     write_model(fit(data).without_statistics(), f"{url}-without")
     with pytest.raises(StatisticsError, match="without its statistics"):
         run(f"{url}-without", data.now)
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"tolerance": float("nan")}, "tolerance"),
-        ({"backfill": -1}, "backfill"),
-        ({"level": 1.0}, "level"),
-    ],
-)
-def test_parameters_out_of_range_are_refused(place, data, bad, words):
-    with pytest.raises(InvalidParameterError, match=words):
-        run(place, data.now, **bad)
 
 
 @pytest.mark.faults("F14")

@@ -15,7 +15,6 @@ from rff_dist import (
     SerialEngine,
     load_model,
     save_model,
-    write_dataset,
 )
 from rff_dist.data.columns import MemoryColumn
 from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
@@ -162,17 +161,6 @@ def test_an_alpha_below_rounding_ends_by_rounding_and_says_so():
     with pytest.warns(LinAlgWarning, match="deviations of y from those of the exact solution"):
         found = solve_pcg(prepared, feature_map, alpha=1e-13, fit_intercept=True)
     assert found.solution.status is SolveStatus.ILL_CONDITIONED
-
-
-def test_threads_and_order_of_blocks_change_no_bit(tmp_path):
-    rows = draw_rows(40_000, 3, weighted=True)
-    dataset = write_dataset(tmp_path / "rows.zarr", rows.X, rows.y, sample_weight=rows.sample_weight)
-    found = []
-    for n_threads in (1, 2):
-        engine = SerialEngine(n_threads=n_threads)
-        prepared, feature_map = prepared_map(dataset, Gaussian(length_scale=2.0), 128, engine=engine)
-        found.append(solve_pcg(prepared, feature_map, alpha=0.1, fit_intercept=True).solution)
-    assert_array_equal(found[0].coefficients, found[1].coefficients)
 
 
 FOLDS = {"by hash": HashFolds(4), "of groups": GroupFolds(4), "forward in time": TimeFolds(4)}

@@ -338,14 +338,6 @@ class TestPredictions:
 
 
 class TestEvaluation:
-    def test_joined_blocks_have_the_same_bits_in_any_order(self):
-        a, b, c = (evaluate_rows(random_rows(40, seed=seed), model()) for seed in range(3))
-        for left, right in (((a + b) + c, c + (b + a)), (a + (b + c), (c + a) + b)):
-            assert left.squared == right.squared
-            assert left.target_squared == right.target_squared
-            np.testing.assert_array_equal(left.r2, right.r2)
-            np.testing.assert_array_equal(left.largest, right.largest)
-
     @pytest.mark.parametrize("constant", [0.0, 0.1, -7.3e5])
     def test_r2_of_a_constant_target_is_not_a_number(self, constant):
         rows = replace(random_rows(5_000, weights=True), y=np.full((5_000, 2), constant))
@@ -422,16 +414,6 @@ class TestMoments:
         moments = self.measured(X)
         np.testing.assert_allclose(moments.means, X.mean(axis=0, dtype=float), rtol=1e-13)
         np.testing.assert_allclose(moments.standard_deviations, X.astype(float).std(axis=0), rtol=1e-12)
-
-    def test_blocks_add_up_to_the_same_bits_in_any_order(self):
-        X = self.columns()
-        parts = [self.measured(piece, pivot=X[0]) for piece in np.array_split(X, 7)]
-        forward, backward = functools.reduce(add, parts), functools.reduce(add, reversed(parts))
-        for name in ("sums", "squares", "cubes", "fourths", "weight", "n_samples", "largest_weight"):
-            assert getattr(forward, name) == getattr(backward, name)
-        whole = self.measured(X)  # here float64 sums are grouped in another way
-        np.testing.assert_allclose(forward.means, whole.means, rtol=1e-13, atol=1e-15)
-        np.testing.assert_allclose(forward.standard_deviations, whole.standard_deviations, rtol=1e-12)
 
     def test_the_largest_weight_is_that_of_all_blocks(self):
         X = self.columns(6)
