@@ -7,18 +7,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from rff_dist import Gaussian, RidgeStatistics, SerialEngine
 from rff_dist.data import blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.fields import build
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.living import update
 from rff_dist.living.new_rows import MOST_HALVINGS
 from rff_dist.statistics import accumulate, inspection, passes, specs
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import ColumnMoments, measure_moments
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.workbench.jobs import refresh as updating
 from rff_dist.workbench.jobs.specs import Update
 from rff_dist.workbench.jobs.steps import in_this_process

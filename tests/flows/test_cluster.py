@@ -11,8 +11,7 @@ from prefect.logging import disable_run_logger
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
-from rff_dist import Gaussian
-from rff_dist.engines.serial import SerialEngine
+from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
 from rff_dist.errors import DataError, OutputExistsError, PlanError, StorageError
 from rff_dist.flows.cluster import ClusterParameters, cluster
 from rff_dist.flows.running import lend_engine
@@ -23,8 +22,6 @@ from rff_dist.models.kinds import read_any
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.statistics import inspection
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import steps
 from tests.flows.test_train import task_runs
 from tests.markdown import rows_of

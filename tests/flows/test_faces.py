@@ -10,7 +10,7 @@ import pytest
 import zarr
 from prefect.logging import disable_run_logger
 
-from rff_dist.engines.serial import SerialEngine
+from rff_dist import SerialEngine, append_dataset, open_dataset, write_dataset
 from rff_dist.errors import DataError, OutputExistsError, StorageError
 from rff_dist.fields import build
 from rff_dist.flows import cluster as cluster_flow
@@ -21,9 +21,6 @@ from rff_dist.flows import train as train_flow
 from rff_dist.flows import tune as tune_flow
 from rff_dist.flows.running import lend_engine
 from rff_dist.ridge.models import read_model
-from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import steps
 from rff_dist.workbench.jobs.cluster import cluster
 from rff_dist.workbench.jobs.ingest import append

@@ -14,18 +14,15 @@ from prefect.logging import disable_run_logger
 from pydantic import SecretStr
 from sklearn.preprocessing import StandardScaler
 
-from rff_dist.engines.serial import SerialEngine
+from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
 from rff_dist.flows.ingest import IngestParameters, ingest
 from rff_dist.flows.predict import predict
 from rff_dist.flows.running import lend_engine
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 from tests.refusals import refuses

@@ -11,18 +11,14 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.logging import disable_run_logger
 
-from rff_dist.engines.serial import SerialEngine
+from rff_dist import Gaussian, SerialEngine, append_dataset, open_dataset, write_dataset
 from rff_dist.errors import FingerprintMismatchError, OutputBusyError
 from rff_dist.flows.refresh import RefreshParameters, refresh
 from rff_dist.flows.running import lend_engine
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
-from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.output_places import hold
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.steps import publish
 from tests.markdown import rows_of
 from tests.plain import fit_ridge

@@ -18,10 +18,10 @@ from prefect.logging import disable_run_logger
 from prefect.states import Cancelled, Crashed, Failed
 from pydantic import ValidationError
 
+from rff_dist import SerialEngine, write_dataset
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.progress import BlockDone
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import (
     BlockError,
     ClusterError,
@@ -48,7 +48,6 @@ from rff_dist.flows.running import (
 from rff_dist.flows.train import TrainParameters, train
 from rff_dist.flows.tune import tune
 from rff_dist.storage.output_places import hold
-from rff_dist.storage.writing import write_dataset
 from tests.flows.test_train import flow_run, task_runs
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 from tests.refusals import refuses

@@ -22,26 +22,21 @@ from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.logging import disable_run_logger
 from prefect.settings import Settings, get_current_settings
 
-from rff_dist import flows
+from rff_dist import Gaussian, Linear, Nystrom, SerialEngine, flows, open_dataset, write_dataset
 from rff_dist.data import blocks
 from rff_dist.engines import resuming
 from rff_dist.engines.progress import BlockDone, PassResumed
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterLostError, DataError, InvalidParameterError, OutputExistsError
-from rff_dist.features.nystrom import Nystrom
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.flows import running
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.train import TrainParameters, train
-from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.names import find_kernel
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge import fit as ridge
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.models import RidgeModel, read_model
-from rff_dist.storage.datasets import ZarrDataset, open_dataset
+from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.ledger import FileLedger
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.fits import Fit
 from rff_dist.workbench.jobs.specs import Train
 from tests.markdown import rows_of

@@ -8,14 +8,12 @@ import pytest
 from prefect.artifacts import Artifact
 from prefect.logging import disable_run_logger
 
-from rff_dist.engines.serial import SerialEngine
+from rff_dist import SerialEngine, open_dataset, write_dataset
 from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.tune import TuneParameters, tune
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.models import read_model
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import steps
 from tests.flows.test_train import task_runs
 from tests.markdown import rows_of

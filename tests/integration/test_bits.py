@@ -12,15 +12,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from rff_dist import (
-    RFFRidge,
-    SerialEngine,
-    open_dataset,
-    write_dataset,
-)
+from rff_dist import HashFolds, RFFRidge, SerialEngine, open_dataset, write_dataset
 from rff_dist.data import blocks as cut
 from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
-from rff_dist.data.folding import HashFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out

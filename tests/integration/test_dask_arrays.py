@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rff_dist import DaskEngine, SerialEngine
 from rff_dist.data.blocks import Block, BlockTask, RowParts, Rows, cut_blocks
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.dask_arrays import DaskArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import (
     BlockError,
     DataError,

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from benchmarks.measure import PassTimings
+from rff_dist import DaskEngine, open_dataset, write_dataset
 from rff_dist.data.blocks import Block, BlockTask, cut_blocks
 from rff_dist.engines import dask_pass, dask_workers
 from rff_dist.engines import worker as dask_tasks
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event
 from rff_dist.engines.worker import TotalLostError, state_digests
 from rff_dist.errors import (
@@ -29,8 +29,6 @@ from rff_dist.errors import (
     ClusterError,
     MissingDependencyError,
 )
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
 from tests.engine_contract import BLOCKS, EngineContract, unit_blocks
 from tests.refusals import refuses

@@ -5,10 +5,8 @@ import pytest
 from matplotlib.image import imread
 from numpy.testing import assert_allclose
 
+from rff_dist import Gaussian, open_dataset, write_dataset
 from rff_dist.features.bounds import better_map, pairwise_components
-from rff_dist.kernels.stationary import Gaussian
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from tests.command_line import document, refusal, run
 
 

@@ -7,12 +7,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special
 from sklearn import metrics
 
-from rff_dist import load_model
+from rff_dist import load_model, open_dataset, write_dataset
 from rff_dist.data.blocks import Block
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal, run
 
 

@@ -4,10 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rff_dist import load_model
+from rff_dist import load_model, open_dataset, write_dataset
 from rff_dist.data.blocks import Block
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal, run
 
 

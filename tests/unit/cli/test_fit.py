@@ -5,15 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rff_dist.engines.serial import SerialEngine
+from rff_dist import Gaussian, Linear, Matern, RationalQuadratic, SerialEngine, open_dataset, write_dataset
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.names import KERNELS
-from rff_dist.kernels.stationary import Gaussian, Matern, RationalQuadratic
 from rff_dist.ridge import fit as ridge
 from rff_dist.ridge.models import read_model, write_model
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal, run
 
 

@@ -6,12 +6,10 @@ from matplotlib.image import imread
 from numpy.testing import assert_allclose
 from sklearn.linear_model import Ridge
 
+from rff_dist import GroupFolds, HashFolds, TimeFolds, open_dataset, write_dataset
 from rff_dist.data.blocks import Block
-from rff_dist.data.folding import GroupFolds, HashFolds, TimeFolds
 from rff_dist.fitting.options import ALPHA_NAMES
 from rff_dist.ridge.models import read_model
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal, run
 
 

@@ -18,10 +18,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rff_dist import errors
+from rff_dist import errors, write_dataset
 from rff_dist.fitting import plan as plan_module
 from rff_dist.storage.output_places import hold
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.cli import help as texts
 from rff_dist.workbench.cli import messages, shell
 from rff_dist.workbench.results.document import Document

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from rff_dist import Gaussian, SerialEngine, delete_rows, open_dataset, write_dataset
+from rff_dist import Gaussian, SerialEngine, append_dataset, delete_rows, open_dataset, write_dataset
 from rff_dist.ridge.models import read_model, write_model
-from rff_dist.storage.appending import append_dataset
 from rff_dist.workbench.jobs.steps import publish
 from tests import command_line
 from tests.plain import fit_ridge

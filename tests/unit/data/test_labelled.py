@@ -16,12 +16,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils.class_weight import compute_class_weight
 
-from rff_dist import SerialEngine, accumulate, draw_feature_map, open_dataset, write_dataset
+from rff_dist import DaskEngine, SerialEngine, accumulate, draw_feature_map, open_dataset, write_dataset
 from rff_dist.data.blocks import Block, BlockTask, cut_blocks
 from rff_dist.data.columns import TEXT
 from rff_dist.data.labelled import GroupedDataset, LabelledDataset, class_weights, count_block, encode
 from rff_dist.data.memory import ArrayDataset, SparseDataset
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.dask_arrays import DaskArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.statistics.inspection import count_labels

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rff_dist import SerialEngine, write_dataset
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.engines import logs
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.connecting import open_engine
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, run
 from tests.refusals import refuses
 

@@ -6,8 +6,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import TimeSeriesSplit
 
-from rff_dist import RFFPCA, Gaussian, KernelKMeans, RFFKMeans, RFFSampler
-from rff_dist.data.folding import TimeFolds
+from rff_dist import RFFPCA, Gaussian, KernelKMeans, RFFKMeans, RFFSampler, TimeFolds
 from rff_dist.errors import DataError, InvalidParameterError
 from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses

@@ -10,8 +10,7 @@ from sklearn.base import clone
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 
-from rff_dist import Gaussian, SerialEngine, load_model, save_model
-from rff_dist.data.folding import GroupFolds
+from rff_dist import Gaussian, GroupFolds, SerialEngine, load_model, save_model
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
 from rff_dist.fitting.options import Penalty

@@ -10,12 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rff_dist import Gaussian, Matern, draw_feature_map
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
 from rff_dist.features import fourier
-from rff_dist.features.draw import draw_feature_map
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.maps import Standardizer
-from rff_dist.kernels.stationary import Gaussian, Matern
 from tests.refusals import refuses
 
 FLOAT32 = 2.0**-23

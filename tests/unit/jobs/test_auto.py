@@ -2,12 +2,11 @@
 
 import pytest
 
+from rff_dist import open_dataset, write_dataset
 from rff_dist.errors import DataError, OutputExistsError
 from rff_dist.fields import build
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import discard
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.auto import prepare_table
 from rff_dist.workbench.jobs.specs import Auto
 from tests.command_line import run

@@ -8,12 +8,11 @@ import uuid
 import numpy as np
 import pytest
 
+from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import OutputBusyError, PlanError, StatisticsError, StorageError
 from rff_dist.fields import build
 from rff_dist.fitting.plan import Sums, check_plan
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes

@@ -12,18 +12,15 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score
 
+from rff_dist import Cauchy, HashFolds, Matern, Nystrom, SerialEngine, TimeFolds
 from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
-from rff_dist.data.folding import HashFolds, TimeFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.progress import Remark
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, OutputExistsError, StorageError
-from rff_dist.features.nystrom import Nystrom
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines
 from rff_dist.kernels.names import kernel_text
-from rff_dist.kernels.stationary import Cauchy, Matern
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.candidates import make_candidates
 from rff_dist.ridge.choices import choices_of

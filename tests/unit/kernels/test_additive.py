@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rff_dist import Additive, Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import design_for
 from rff_dist.kernels.names import find_kernel, kernel_text
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic
 from tests.refusals import refuses
 from tests.strategies import length_scales, weights
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.linalg import toeplitz
 
-from rff_dist import check_positive_definite
+from rff_dist import Matern, check_positive_definite
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels.stationary import Matern
 from tests.refusals import refuses
 
 FUNCTIONS = {

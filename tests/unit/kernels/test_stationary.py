@@ -8,18 +8,10 @@ from hypothesis import given
 from sklearn.gaussian_process import kernels as sklearn_kernels
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
+from rff_dist import Additive, Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.names import KERNELS, find_kernel
-from rff_dist.kernels.stationary import (
-    Cauchy,
-    Gaussian,
-    Laplacian,
-    Matern,
-    RationalQuadratic,
-    Sinc,
-    Stationary,
-)
+from rff_dist.kernels.stationary import Stationary
 from tests.refusals import refuses
 from tests.strategies import kernels
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
 from sklearn.metrics import silhouette_score
 
-from rff_dist import Gaussian, SerialEngine, draw_feature_map
+from rff_dist import Gaussian, SerialEngine, draw_feature_map, write_dataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.fields import build
@@ -23,7 +23,6 @@ from rff_dist.kmeans.fit import Comparison, JudgedNumber, mean_silhouettes
 from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
 from rff_dist.numerics import machine
 from rff_dist.storage.datasets import ZarrDataset
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.cluster import cluster
 from rff_dist.workbench.jobs.specs import Clustering
 from rff_dist.workbench.jobs.steps import in_this_process

@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from rff_dist import Gaussian, Laplacian, Matern, RFFRidge, load_model, save_model
+from rff_dist import Gaussian, Laplacian, Matern, RFFRidge, accumulate, load_model, save_model
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import (
     IntegrityError,
@@ -25,7 +25,6 @@ from rff_dist.frequencies.designs import Orthogonal
 from rff_dist.ridge.describe import describe_choices
 from rff_dist.ridge.models import RidgeModel, read_model, write_model
 from rff_dist.ridge.solve import solve
-from rff_dist.statistics.passes import accumulate
 from rff_dist.storage.records import read_record, write_record
 from tests.plain import plain_ridge
 from tests.refusals import refuses

@@ -10,14 +10,13 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 
-from rff_dist import Gaussian, SerialEngine, load_model, save_model
+from rff_dist import Gaussian, SerialEngine, load_model, save_model, write_dataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.numerics.cholesky import multiply_upper_in_place
 from rff_dist.numerics.machine import tile_pool
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.uncertainty import LEVELS
-from rff_dist.storage.writing import write_dataset
 from tests.plain import plain_ridge
 from tests.refusals import refuses
 

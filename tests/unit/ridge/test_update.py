@@ -10,17 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from rff_dist import Gaussian, HashFolds, Linear, SerialEngine, TimeFolds
 from rff_dist.classify import fit as classification
 from rff_dist.data import blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.columns import MemoryColumn
-from rff_dist.data.folding import HashFolds, TimeFolds, folds_from_dict, hold_in
+from rff_dist.data.folding import folds_from_dict, hold_in
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
 from rff_dist.fitting.options import Penalty, RidgeOptions
-from rff_dist.kernels.explicit import Linear
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.living import update
 from rff_dist.living.gate import check_tolerance, hold_out, judge
 from rff_dist.living.new_rows import NewRows, Refusal, find_new_rows, refuse

@@ -14,10 +14,9 @@ from scipy.stats import rankdata
 from sklearn.base import clone
 from sklearn.preprocessing import QuantileTransformer
 
-from rff_dist import RFFRidge, load_model, save_model
+from rff_dist import RFFRidge, SerialEngine, load_model, save_model
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.maps import Standardizer
