@@ -198,7 +198,7 @@ def test_failed_overwrite_leaves_the_dataset_that_was_there(server):
         write_dataset(url, batches(), chunk_rows=8, overwrite=True)
     server.fail(10**6, status=403, method="PUT")
     try:
-        with refuses(StorageError, "PermissionDenied"):
+        with refuses(StorageError, "PermissionDeniedError"):
             write_dataset(url, X + 1, overwrite=True)
     finally:
         server.fail(0, status=0)

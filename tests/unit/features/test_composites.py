@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +12,6 @@ from rff_dist import draw_feature_map
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.composed import ConcatenatedFeatureMap
 from rff_dist.features.fourier import FourierFeatureMap
-from rff_dist.features.kinds import read_map
 from rff_dist.frequencies.uniforms import derived_seed
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Constant
@@ -137,18 +134,6 @@ class TestTheMap:
         for kernel in (Gaussian() * Matern(), (Gaussian() * Matern()).on([0, 2]), Gaussian() + 0):
             assert isinstance(draw(kernel, 8), FourierFeatureMap)
         assert isinstance(draw(2 * Gaussian(), 8), ConcatenatedFeatureMap)
-
-    @pytest.mark.parametrize("kernel", KERNELS, ids=str)
-    def test_it_pickles_small_and_is_the_same_elsewhere_and_by_its_record(self, kernel):
-        drawn = draw(kernel, 2_000)
-        data = pickle.dumps(drawn)
-        assert len(data) < 80_000
-        travelled = pickle.loads(data)
-        assert travelled.spec == drawn.spec
-        facts, arrays = drawn.record()
-        for again in (travelled, read_map({"kind": drawn.kind, **facts}, arrays)):
-            assert again.digest() == drawn.digest()
-            np.testing.assert_array_equal(again.transform(X), drawn.transform(X))
 
     @pytest.mark.parametrize(
         "kernel",

@@ -72,6 +72,8 @@ def edit_metadata(url, change):
         (1, {"fit_intercept": False}),
         (2, {"alpha": [0.1, 1.0]}),
         (None, {"precision": "high"}),
+        (None, {"design": "quasi-monte-carlo"}),
+        (2, {"features": "nystrom"}),
     ],
     ids=str,
 )

@@ -265,7 +265,7 @@ def test_a_refusal_takes_no_work_of_the_jobs_size(plan, monkeypatch):
     monkeypatch.setattr("rff_dist.statistics.specs.tile_rows", lambda wanted: plans.append(wanted) or 2048)
     tracemalloc.start()
     try:
-        with refuses(PlanError, "n_com"):
+        with refuses(PlanError, "n_components=10_000_000"):
             plan(PlannedFit(sizes, 10**7, machines))
         _, peak = tracemalloc.get_traced_memory()
     finally:
