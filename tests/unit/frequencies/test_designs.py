@@ -46,17 +46,6 @@ def gram_errors(kernel: Kernel, design: str, n_components: int, X: np.ndarray, s
     return np.array(errors)
 
 
-def iid_variance(kernel: Kernel, n_components: int, X: np.ndarray) -> float:
-    """Return the mean over pairs of rows of the closed form for cos/sin pairs (Sutherland & Schneider)."""
-    upper = np.triu_indices(len(X), 1)
-    k, k_twice = kernel(X)[upper], kernel(2 * X)[upper]
-    return float(((1 + k_twice - 2 * k**2) / n_components).mean())
-
-
-def mean_and_error(values: np.ndarray) -> tuple[float, float]:
-    return values.mean(), values.std(ddof=1) / np.sqrt(len(values))
-
-
 class TestScrambledSobol:
     def test_points_have_not_changed(self):
         """Golden values; replace them only together with a note on changed results in the CHANGELOG."""
@@ -152,8 +141,7 @@ class TestQuasiMonteCarlo:
         )
         np.testing.assert_array_equal(drawn.frequencies, (first + second).astype(np.float32))
         errors = gram_errors(product, "quasi-monte-carlo", 64, points(2), range(100))
-        mean, error = mean_and_error(errors.mean(axis=1))
-        assert abs(mean) < 4 * error
+        assert abs(stats.ttest_1samp(errors.mean(axis=1), 0.0).statistic) < 4
 
     def test_a_kernel_on_columns_takes_only_their_dimensions(self):
         kernel = Gaussian(0.5).on([2, 0])
@@ -271,26 +259,6 @@ class TestHadamardBlocks:
 
 
 class TestStructured:
-    @pytest.mark.parametrize("kernel", [Gaussian(1.2), Matern(1.2, nu=1.5)], ids=lambda kernel: kernel.name)
-    @pytest.mark.parametrize("n_features", [20, 32])  # up to 16 they are orthogonal draws
-    @pytest.mark.parametrize("times", [1, 4, 16])
-    def test_features_are_unbiased_with_no_more_variance_than_independent_ones(
-        self, kernel, n_features, times
-    ):
-        X = points(n_features) / np.sqrt(n_features)
-        n_components = times * n_features + times * n_features % 2
-        errors = gram_errors(kernel, "structured", n_components, X, range(50))
-        mean, error = mean_and_error(errors.mean(axis=1))
-        assert abs(mean) < 4 * error
-        squared, error = mean_and_error((errors**2).mean(axis=1))
-        assert squared < iid_variance(kernel, n_components, X) + 4 * error
-
-    def test_many_features_of_a_gaussian_have_much_less_variance(self):
-        """As orthogonal ones have: the gain is largest for nearby points in many dimensions."""
-        X = points(64) / 8
-        errors = gram_errors(Gaussian(2.0), "structured", 128, X, range(100))
-        assert (errors**2).mean() < 0.3 * iid_variance(Gaussian(2.0), 128, X)
-
     @pytest.mark.parametrize(
         "kernel",
         [
@@ -304,8 +272,7 @@ class TestStructured:
     def test_composed_kernels_are_unbiased(self, kernel):
         X = points(40) / np.sqrt(40)
         errors = gram_errors(kernel, "structured", 300, X, range(100))
-        mean, error = mean_and_error(errors.mean(axis=1))
-        assert abs(mean) < 4 * error
+        assert abs(stats.ttest_1samp(errors.mean(axis=1), 0.0).statistic) < 4
 
     def test_factors_of_a_product_are_drawn_independently(self):
         kernel, X = Gaussian(2.0) * Gaussian(2.0), points(40) / np.sqrt(40)
