@@ -21,7 +21,6 @@ from rff_dist.errors import (
 from rff_dist.statistics.accumulate import add_each
 from tests.dask_processes import scaled
 from tests.engine_contract import FileOutput
-from tests.plain import plain_ridge
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.distributed
@@ -131,15 +130,6 @@ def test_columns_of_dask_frames_are_kept_as_names() -> None:
         )
     ]
     assert names == [(("c", "a"), ("b",)), (("a", "b", "c"), None), (None, None), (("0", "b", "c"), None)]
-
-
-@pytest.mark.parametrize("names", [("b", "a", "c"), ("a", "b", "d")], ids=["another order", "another name"])
-def test_predicting_for_other_columns_than_those_of_the_fit_is_refused(names: tuple[str, ...]) -> None:
-    model = plain_ridge(n_components=8, random_state=0)
-    model.fit(frame_of_columns("a", "b", "c"), da.from_array(Y_VALUES, chunks=50))
-    with pytest.raises(DataError, match="feature names should match"):
-        model.predict(frame_of_columns(*names))
-    assert model.predict(frame_of_columns("a", "b", "c")).shape == (100,)
 
 
 def test_columns_split_into_chunks_are_rechunked_with_one_warning() -> None:

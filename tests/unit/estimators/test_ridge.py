@@ -10,13 +10,12 @@ from sklearn.base import clone
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 
-from rff_dist import Gaussian, GroupFolds, SerialEngine, load_model, save_model
-from rff_dist.data.memory import ArrayDataset
+from rff_dist import GroupFolds, SerialEngine, load_model, save_model
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
 from rff_dist.fitting.options import Penalty
 from rff_dist.kernels.names import KERNELS
 from rff_dist.ridge.solve import solve
-from tests.plain import fit_ridge, plain_ridge
+from tests.plain import plain_ridge
 from tests.refusals import refuses
 
 
@@ -94,33 +93,6 @@ def test_a_chosen_alpha_gives_the_coefficients_of_that_alpha(alpha):
     assert_same_ridge(model, X, y)
 
 
-@pytest.mark.filterwarnings("ignore:alpha=0.0001 was chosen by gcv, but it is the smallest")
-@pytest.mark.parametrize("fit_intercept", [True, False], ids=["intercept", "no intercept"])
-@pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
-def test_the_path_of_gcv_is_that_of_the_hat_matrix(fit_intercept, n_targets):
-    # Brute force by the definition: for each alpha the n x n matrix that maps y to the predictions
-    X, y = draw_rows(250, n_targets=n_targets)
-    alphas = np.geomspace(1e-4, 1e2, 13)
-    model, _ = fit_ridge(
-        ArrayDataset(X, y),
-        Gaussian(),
-        engine=SerialEngine(1),
-        n_components=40,
-        alpha="gcv",
-        alphas=alphas,
-        fit_intercept=fit_intercept,
-    )
-    Z, n = model.feature_map.transform(X), len(X)
-    for i, alpha in enumerate(alphas):
-        ridge = Ridge(alpha=alpha, fit_intercept=fit_intercept, solver="svd").fit(Z, np.eye(n))
-        hat = ridge.predict(Z)
-        residual = (y - hat.T @ y).reshape(n, -1)
-        gcv = (residual**2).mean(axis=0) / (1 - np.trace(hat) / n) ** 2
-        assert_allclose(model.selection["scores"][i], gcv, rtol=1e-8)
-        assert_allclose(model.selection["degrees_of_freedom"][i], np.trace(hat), rtol=1e-9)
-    assert_array_equal(model.selection["alphas"], alphas)
-
-
 def test_the_chosen_alpha_is_no_worse_than_any_of_the_path():
     X, y = draw_rows(400)
     model = plain_ridge(n_components=64, random_state=0).fit(X, y)
@@ -133,17 +105,6 @@ def test_the_chosen_alpha_is_no_worse_than_any_of_the_path():
 def test_a_given_alpha_leaves_no_path(fitted):
     assert fitted.alpha_ == 0.1
     assert fitted.selection_ == {}
-
-
-def test_integer_weights_repeat_rows():
-    X, y = draw_rows(200)
-    counts = np.random.default_rng(2).integers(0, 4, len(X))
-    kind = {"sample_weight_kind": "frequency"}
-    weighted = plain_ridge(n_components=32, length_scale=2.0, random_state=0, **kind).fit(X, y, counts)
-    repeated = plain_ridge(n_components=32, length_scale=2.0, random_state=0)
-    repeated.fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
-    assert_allclose(weighted.alpha_, repeated.alpha_, rtol=1e-5)  # Brent's own tolerance
-    assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-6)
 
 
 def test_inputs_far_from_zero_are_standardised_before_they_are_float32(rows):

@@ -11,7 +11,6 @@ from rff_dist import RFFRidge, SerialEngine, load_model, save_model, write_datas
 from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.progress import PassStarted
 from rff_dist.errors import DataError
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import prepare_folds
@@ -160,26 +159,6 @@ def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
     expected = brute_force(models[0], X, y, weight, fold_of_row, PredefinedFolds(3).splits, 32)
     for model in models:
         np.testing.assert_allclose(model.selection_["cv_errors"][:, 0], expected, rtol=1e-8)
-
-
-def test_a_table_takes_one_reading_of_the_data_after_the_moments(problem):
-    X, y, _ = problem
-    passes = []
-    engine = SerialEngine(
-        1, observers=[lambda event: isinstance(event, PassStarted) and passes.append(event)]
-    )
-    plain_ridge(n_components=[16, 32, 64], cv=5, engine=engine, random_state=0).fit(X, y)
-    assert [event.label for event in passes] == ["inspect", "accumulate"]
-
-
-def test_groups_are_found_by_name_in_a_stored_dataset(problem, tmp_path):
-    X, y, _ = problem
-    groups = np.arange(1500) % 31
-    write_dataset(tmp_path / "data.zarr", X, y, groups=groups)
-    parameters = {"n_components": 32, "cv": GroupFolds(3), "random_state": 0}
-    stored = plain_ridge(**parameters).fit(str(tmp_path / "data.zarr"), groups="groups")
-    here = plain_ridge(**parameters).fit(X, y, groups=groups)
-    np.testing.assert_allclose(stored.selection_["cv_errors"], here.selection_["cv_errors"], rtol=1e-6)
 
 
 def test_a_stored_model_keeps_the_table_and_its_folds(problem, tmp_path):

@@ -355,26 +355,6 @@ def test_refitting_without_change_changes_no_bit(model):
 # -- the whole job -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10)
-@given(n_components=st.integers(1, 40), standardize=st.booleans(), seed=st.integers(0, 2**40))
-def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, seed):
-    dataset = draw_dataset(200)
-    feature_kind = "phases" if n_components % 2 else "pairs"
-    model, solved = fit_ridge(
-        dataset, Gaussian(), engine=ENGINE, n_components=n_components, map=feature_kind, alpha=0.1,
-        standardize=standardize, seed=seed,
-    )  # fmt: skip
-    standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
-    inputs = draw.Inputs(dataset, standardizer if standardize else None, seed)
-    described = KernelFeatures(Gaussian(), length_scale="median", n_components=n_components, map=feature_kind)
-    feature_map = draw.draw(inputs, described)
-    assert feature_map.digest() == model.feature_map.digest()
-    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=model.statistics.spec)
-    assert statistics == model.statistics
-    assert_array_equal(solve(statistics, Penalty(alpha=0.1)).solution.coefficients, model.coefficients)
-    assert solved.selection is None
-
-
 def test_fit_is_what_the_estimator_does(dataset, model):
     estimator = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(dataset.X, dataset.y)
     assert estimator.model_.digest() == model.digest()
