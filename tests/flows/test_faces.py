@@ -30,7 +30,6 @@ from rff_dist.workbench.jobs.specs import Clustering, Ingest, Predict, Train, Tu
 from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.jobs.train import train
 from tests import command_line
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 

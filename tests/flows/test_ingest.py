@@ -24,7 +24,6 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.columns import open_column
 from tests.plain import fit_ridge
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 from tests.refusals import refuses
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]

@@ -22,7 +22,6 @@ from rff_dist.storage.output_places import hold
 from rff_dist.workbench.jobs.steps import publish
 from tests.markdown import rows_of
 from tests.plain import fit_ridge
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 

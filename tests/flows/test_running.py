@@ -49,7 +49,6 @@ from rff_dist.flows.train import TrainParameters, train
 from rff_dist.flows.tune import tune
 from rff_dist.storage.output_places import hold
 from tests.flows.test_train import flow_run, task_runs
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.flows

@@ -8,7 +8,6 @@ import pytest
 
 from rff_dist import SerialEngine, open_dataset, write_dataset
 from rff_dist.flows.running import lend_engine
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 

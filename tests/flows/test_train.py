@@ -40,7 +40,6 @@ from rff_dist.storage.ledger import FileLedger
 from rff_dist.workbench.jobs.fits import Fit
 from rff_dist.workbench.jobs.specs import Train
 from tests.markdown import rows_of
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 from tests.refusals import refuses
 from tests.stopped_jobs import Eager
 

@@ -17,7 +17,6 @@ from rff_dist.ridge.models import read_model
 from rff_dist.workbench.jobs import steps
 from tests.flows.test_train import task_runs
 from tests.markdown import rows_of
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
 

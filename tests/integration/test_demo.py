@@ -16,7 +16,6 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.ridge.models import read_model
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.workbench.demo import LENGTH_SCALES, run_demo
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 from tests.refusals import refuses
 
 pytestmark = [

@@ -22,25 +22,14 @@ from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import read_record, write_record
 from tests.command_line import PLAIN, document, refusal, run
 from tests.refusals import refuses
-from tests.s3_server import KEY_ID, SECRET_KEY, serve_s3
+from tests.s3_server import KEY_ID, SECRET_KEY
 from tests.stopped_jobs import Eager
 
-pytest.importorskip("obstore", reason="needs the extra s3")
-pytest.importorskip("moto", reason="needs moto, of the extra dev")
 pytestmark = pytest.mark.s3
 
 X = np.arange(60.0).reshape(30, 2)
 
 SMALL = (*PLAIN, "--n-components", "64", "--alpha", "0.01")
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serve_s3() as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment.items():
-            patch.setenv(name, value)
-        patch.delenv("RFF_DIST_SCHEDULER", raising=False)
-        yield running
 
 
 @pytest.fixture(scope="module")
