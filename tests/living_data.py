@@ -97,3 +97,12 @@ def assert_fades(model, begun, dataset, ages, start=0):
 def refresh(model, url, **options):
     job = build(Update, {"model": model, "data": url, **options})
     return updating.update(job, in_this_process(ENGINE)).record
+
+
+def batch(seed, n_samples=400, *, n_features=3, bad=False, shift=0.0):
+    """Return new rows: like all, with another mean of their second column, or with targets of other rows."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, n_features))
+    X[:, 1] += shift
+    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
+    return X, 4.0 * rng.permutation(y) if bad else y

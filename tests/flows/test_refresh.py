@@ -4,11 +4,8 @@ import contextvars
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from prefect.artifacts import Artifact
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.logging import disable_run_logger
 
 from rff_dist import Gaussian, SerialEngine, append_dataset, open_dataset, write_dataset
@@ -20,6 +17,8 @@ from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
 from rff_dist.storage.output_places import hold
 from rff_dist.workbench.jobs.steps import publish
+from tests.flows.test_train import task_runs
+from tests.living_data import batch
 from tests.markdown import rows_of
 from tests.plain import fit_ridge
 
@@ -27,13 +26,6 @@ pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 
 ENGINE = SerialEngine(1)
 STEPS = ["find new rows", "score", "hold out", "sum", "drift", "solve", "gate", "publish"]
-
-
-def batch(seed, n_samples, *, bad=False, shift=0.0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n_samples, 3)) + np.array([0.0, shift, 0.0])
-    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
-    return X, 4.0 * rng.permutation(y) if bad else y
 
 
 @pytest.fixture
@@ -53,13 +45,6 @@ def run(parameters, **changes):
         return refresh(**parameters.model_copy(update=changes).model_dump(), return_state=True)
 
 
-def task_names(state):
-    only = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
-    with get_client(sync_client=True) as client:
-        found = client.read_task_runs(flow_run_filter=only)
-    return [one.name for one in sorted(found, key=lambda one: one.start_time)]
-
-
 def at_once(parameters):
     """Return the digest of one pass over all rows with the first version's features and grids."""
     first = read_model(RegisteredModel(parameters.model).version(1).url)
@@ -72,7 +57,7 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     state = run(parameters)
     assert state.is_completed()
     first = state.result()
-    assert task_names(state) == STEPS
+    assert [one.name for one in task_runs(state)] == STEPS
     assert (first["decision"], first["version"], first["n_new"]) == ("published", 2, 300)
     assert first["statistics_digest"] == at_once(parameters)
     assert read_model(parameters.model).digest() == first["digest"]
@@ -89,7 +74,7 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
 
     state = run(parameters)
     assert state.is_completed()
-    assert task_names(state) == STEPS[:1]
+    assert [one.name for one in task_runs(state)] == STEPS[:1]
     assert state.result()["decision"] == "nothing new"
     assert "holds all 1,200 rows" in Artifact.get("rff-refresh-report-main").data
 

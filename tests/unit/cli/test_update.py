@@ -1,24 +1,18 @@
 """`rff-dist update`: what it tells, for people and as JSON."""
 
 import json
+from functools import partial
 
-import numpy as np
 import pytest
 
 from rff_dist import Gaussian, SerialEngine, append_dataset, delete_rows, open_dataset, write_dataset
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.workbench.jobs.steps import publish
-from tests import command_line
+from tests import command_line, living_data
 from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(1)
-
-
-def batch(seed, n_samples, *, bad=False, shift=0.0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n_samples, 2)) + np.array([0.0, shift])
-    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
-    return X, 4.0 * rng.permutation(y) if bad else y
+batch = partial(living_data.batch, n_features=2)
 
 
 @pytest.fixture

@@ -14,8 +14,18 @@ import pytest
 import scipy.sparse as sp
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
-from rff_dist import RFFRidge, RFFSampler, SerialEngine, open_dataset, write_dataset
+from rff_dist import (
+    RFFPCA,
+    KernelKMeans,
+    RFFKMeans,
+    RFFRidge,
+    RFFSampler,
+    SerialEngine,
+    open_dataset,
+    write_dataset,
+)
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.dask_arrays import DaskArrayDataset
@@ -97,13 +107,28 @@ def test_the_same_rows_in_any_form_give_the_same_bits(rows, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_sampler_transforms_any_form_alike(rows, form):
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        RFFSampler(n_components=32, random_state=0),
+        RFFPCA(2, n_random_features=32, random_state=0),
+        RFFKMeans(3, n_components=32, random_state=0),
+        KernelKMeans(3, random_state=0),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_estimators_without_targets_take_any_form_alike(rows, form, estimator):
     X, y = rows
-    expected = RFFSampler(n_components=32, random_state=0).fit_transform(X)
-    given = FORMS[form](X, y)[0]
-    Z = RFFSampler(n_components=32, random_state=0).fit(given).transform(given)
-    assert dask.is_dask_collection(Z) == dask.is_dask_collection(given)
-    assert_array_equal(as_numpy(Z), expected)
+    expected = clone(estimator).fit(X)
+    damaged = "dataset" in form and not isinstance(estimator, RFFSampler)  # y is not looked at
+    given = FORMS[form](X, y * np.nan if damaged else y)[0]
+    model = clone(estimator).fit(given)
+    for name in {"transform", "predict"} & set(dir(estimator)):
+        found = getattr(model, name)(given)
+        if not isinstance(estimator, KernelKMeans):  # for few rows: it computes at once
+            assert dask.is_dask_collection(found) == dask.is_dask_collection(given)
+        # matrix products round by the number of rows worked on together
+        assert_allclose(as_numpy(found), getattr(expected, name)(X), rtol=0, atol=1e-7)
 
 
 def test_a_polars_frame_gives_the_same_bits(rows):

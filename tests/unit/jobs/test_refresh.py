@@ -22,18 +22,12 @@ from rff_dist.storage.records import write_record
 from rff_dist.workbench.jobs import refresh
 from rff_dist.workbench.jobs.specs import Update
 from rff_dist.workbench.jobs.steps import in_this_process, publish
+from tests.living_data import batch
 from tests.plain import fit_ridge
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(1)
 FIRST = 1200
-
-
-def batch(seed, n_samples=400, *, shift=0.0, bad=False):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n_samples, 3)) + np.array([0.0, shift, 0.0])
-    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
-    return X, 4.0 * rng.permutation(y) if bad else y
 
 
 class Data:

@@ -2,9 +2,7 @@
 
 import itertools
 
-import dask.array
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse
 from hypothesis import given, settings
@@ -16,7 +14,7 @@ from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
-from rff_dist import Gaussian, KernelKMeans, Laplacian, Linear, Min, write_dataset
+from rff_dist import Gaussian, KernelKMeans, Laplacian, Linear, Min
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.estimators import kernel_kmeans as estimators_module
@@ -188,19 +186,6 @@ def test_strips_of_the_gram_change_nothing(monkeypatch):
     strips = KernelKMeans(4, random_state=0).fit(X)
     assert strips.inertia_ == whole.inertia_
     assert_array_equal(strips.predict(X), whole.labels_)
-
-
-def test_all_kinds_of_input_give_the_same_labels(tmp_path):
-    X = draw(100, 3, seed=4)
-    expected = KernelKMeans(3, random_state=0).fit(X)
-    stored = write_dataset(tmp_path / "data.zarr", X, X[:, 0], chunk_rows=32)
-    frame = pd.DataFrame(X, columns=list("abc"))
-    lazy = dask.array.from_array(X, chunks=(40, 3))
-    damaged = ArrayDataset(X, np.full(100, np.nan))  # y is ignored
-    for rows in (frame, scipy.sparse.csr_array(X), stored, str(tmp_path / "data.zarr"), lazy, damaged):
-        model = KernelKMeans(3, random_state=0).fit(rows)
-        assert_array_equal(model.labels_, expected.labels_)
-        assert_array_equal(model.predict(rows), expected.labels_)
 
 
 def test_given_labels_and_given_rows_are_starts():

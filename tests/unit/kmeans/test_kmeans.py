@@ -339,21 +339,6 @@ def test_labels_and_distances_are_written_to_zarr(blobs, tmp_path):
     kmeans_labels.write_labels(dataset, model.clusters_, url, engine=ENGINE, overwrite=True)
 
 
-def test_a_dask_array_is_labelled_lazily(blobs):
-    import dask.array
-
-    X, _ = blobs
-    lazy = dask.array.from_array(X, chunks=(700, 2))
-    with pytest.warns(UserWarning, match="split into 2 pieces along its columns"):
-        model = RFFKMeans(3, n_components=32, random_state=0, engine=ENGINE).fit(lazy)
-    lazy = lazy.rechunk((700, 4))
-    labels, distances = model.predict(lazy), model.transform(lazy)
-    assert_array_equal(labels.compute(scheduler="synchronous"), model.predict(X))
-    assert distances.shape == (2_000, 3)
-    assert_array_equal(distances.compute(scheduler="synchronous"), model.transform(X))
-    assert_array_equal(RFFKMeans(3, n_components=32, random_state=0).fit_predict(X), model.predict(X))
-
-
 # -- bad input -----------------------------------------------------------------------------------------
 
 

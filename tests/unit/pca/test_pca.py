@@ -3,12 +3,9 @@
 import logging
 from dataclasses import replace
 
-import dask.array
 import numpy as np
-import pandas as pd
 import pytest
-import scipy.sparse
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from scipy.linalg import subspace_angles
 from sklearn.base import clone
 from sklearn.datasets import make_moons
@@ -208,28 +205,6 @@ def test_written_scores_open_as_a_dataset_with_names(stored, tmp_path):
     pca.project(stored, model.projection_, url, engine=ENGINE, overwrite=True)
     with refuses(DataError, "2 features", "3"):
         pca.project(scores, model.projection_, tmp_path / "other", engine=ENGINE)
-
-
-def test_all_kinds_of_input_give_the_same_scores(X, tmp_path):
-    expected = small().fit_transform(X)
-    frame = pd.DataFrame(X, columns=list("abc"))
-    dataset = write_dataset(tmp_path / "data.zarr", X, np.full(len(X), 7.0), chunk_rows=100)
-    for rows in (frame, scipy.sparse.csr_array(X), dataset, str(tmp_path / "data.zarr"), dataset.X):
-        assert_array_equal(small().fit_transform(rows), expected)
-    lazy = dask.array.from_array(X, chunks=(128, 2))
-    with pytest.warns(UserWarning, match="split into 2 pieces along its columns"):
-        transformed = small().fit_transform(lazy)
-    assert isinstance(transformed, dask.array.Array)
-    assert transformed.shape == expected.shape
-    # matrix products round by the number of rows worked on together
-    assert_allclose(transformed.compute(scheduler="synchronous"), expected, atol=1e-12)
-
-
-def test_targets_are_not_looked_at(X):
-    damaged = ArrayDataset(X, np.full(len(X), np.nan))
-    model = small().fit(damaged)
-    assert model.statistics_ == small().fit(X).statistics_
-    assert_array_equal(model.transform(damaged), model.transform(X))
 
 
 def test_components_of_ridges_statistics_are_the_same(X):
