@@ -11,18 +11,8 @@ from tests.command_line import document, refusal, run
 
 
 def test_approximate_measures_the_errors_beside_theory_and_draws_them(folder, tmp_path):
-    options = [
-        "--n-components",
-        "256",
-        "--n-samples",
-        "30",
-        "--n-repeats",
-        "5",
-        "--error",
-        "0.1",
-        "--length-scale",
-        "2",
-    ]
+    options = ["--n-components", "256", "--n-samples", "30", "--n-repeats", "5", "--error", "0.1"]
+    options += ["--length-scale", "2"]
     found = document("approximate", folder / "data.zarr", *options, "--plot", tmp_path / "error.png")
     dataset = open_dataset(folder / "data.zarr")
     mean, largest = found["errors"]["mean"], found["errors"]["max"]
