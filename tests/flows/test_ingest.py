@@ -4,18 +4,15 @@ import json
 import sqlite3
 
 import numpy as np
-import pandas as pd
 import pytest
-import skops.io
 from prefect.artifacts import Artifact
 from prefect.blocks.system import Secret
 from prefect.client.orchestration import get_client
 from prefect.logging import disable_run_logger
 from pydantic import SecretStr
-from sklearn.preprocessing import StandardScaler
 
 from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
-from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
+from rff_dist.errors import InvalidParameterError
 from rff_dist.flows.ingest import IngestParameters, ingest
 from rff_dist.flows.predict import predict
 from rff_dist.flows.running import lend_engine
@@ -61,23 +58,6 @@ def test_new_files_are_appended_once_night_after_night(tmp_path):
     assert "| skipped | 2 sources" in summary.data
 
 
-def test_a_transformer_makes_the_rows_of_all_nights(tmp_path):
-    rows = [write_table(tmp_path / "1.csv", 30)]
-    scaler = StandardScaler().fit(pd.DataFrame(rows[0][:, :2], columns=["a", "b"]))
-    skops.io.dump(scaler, tmp_path / "scaler.skops")
-    parameters = IngestParameters(
-        data=str(tmp_path / "data.zarr"),
-        sources=[str(tmp_path / "*.csv")],
-        targets=["price"],
-        recipe=str(tmp_path / "scaler.skops"),
-    )
-    ingest(**parameters.model_dump())
-    rows.append(write_table(tmp_path / "2.csv", 20, seed=1))
-    ingest(**parameters.model_dump())
-    expected = (np.vstack(rows)[:, :2] - scaler.mean_) / scaler.scale_
-    np.testing.assert_array_equal(open_dataset(tmp_path / "data.zarr").take(range(50)).X, expected)
-
-
 @pytest.mark.slow
 def test_a_query_is_run_with_a_secret_that_prefect_shows_nowhere(tmp_path, monkeypatch):
     with sqlite3.connect(tmp_path / "geheim.db") as database:
@@ -102,21 +82,6 @@ def test_a_query_is_run_with_a_secret_that_prefect_shows_nowhere(tmp_path, monke
         ingest.fn(**given, sql=query, connection_block="no-such-block")
     with disable_run_logger(), refuses(InvalidParameterError, "RFF_DIST_SQL"):
         ingest.fn(**given, sql=query)
-
-
-@pytest.mark.slow
-def test_rows_that_do_not_fit_leave_the_dataset_and_say_why(tmp_path):
-    write_table(tmp_path / "1.csv", 30)
-    given = {"data": str(tmp_path / "data.zarr"), "targets": ["price"]}
-    ingest(**given, sources=[str(tmp_path / "1.csv")])
-    (tmp_path / "2.csv").write_text("a,b,price\n1,,3\n")
-    parameters = IngestParameters(**given, sources=[str(tmp_path / "2.csv")])
-    state = ingest(**parameters.model_dump(), return_state=True)
-    assert state.is_failed()
-    with refuses(DataError, "2.csv", "row 1", "'b'"):
-        state.result()
-    assert open_dataset(tmp_path / "data.zarr").n_samples == 30
-    assert "skipped" in Artifact.get("rff-ingest-stopped-data").data
 
 
 # -- predict -----------------------------------------------------------------------------------------------
@@ -163,16 +128,3 @@ def test_all_rows_are_scored_by_the_current_version(trained, tmp_path):
         RegisteredModel(trained / "models" / "m").promote(2)
     assert (again["version"], rolled_back.number) == (1, 1)
     assert again["model_digest"] == read_model(trained / "model-1").digest()
-
-
-@pytest.mark.slow
-def test_what_is_there_or_not_to_be_had_is_refused_before_a_pass(trained, tmp_path):
-    run_predict(trained, tmp_path / "p.zarr", model=str(trained / "model-1"))
-    with pytest.raises(OutputExistsError):
-        run_predict(trained, tmp_path / "p.zarr")
-    with refuses(InvalidParameterError, "probabilities"):
-        run_predict(trained, tmp_path / "q.zarr", probabilities=True)
-    write_dataset(tmp_path / "wide.zarr", np.zeros((4, 5)))
-    with refuses(DataError, "5 features", "2"):
-        run_predict(trained, tmp_path / "q.zarr", data=str(tmp_path / "wide.zarr"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.zarr", "wide.zarr"]

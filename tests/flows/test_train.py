@@ -22,7 +22,7 @@ from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.logging import disable_run_logger
 from prefect.settings import Settings, get_current_settings
 
-from rff_dist import Gaussian, Linear, Nystrom, SerialEngine, flows, open_dataset, write_dataset
+from rff_dist import Nystrom, SerialEngine, flows, open_dataset, write_dataset
 from rff_dist.data import blocks
 from rff_dist.engines import resuming
 from rff_dist.engines.progress import BlockDone, PassResumed
@@ -31,7 +31,6 @@ from rff_dist.fitting.options import RidgeOptions
 from rff_dist.flows import running
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.train import TrainParameters, train
-from rff_dist.kernels.names import find_kernel
 from rff_dist.ridge import fit as ridge
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.models import RidgeModel, read_model
@@ -316,17 +315,6 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
     assert state.result()["digest"] == fit_serially(parameters, alpha=0.1, **options).digest()
 
 
-def test_model_that_exists_is_refused_before_the_data_are_read(run):
-    before = read_model(run.parameters.model).digest()
-    parameters = run.parameters.model_copy(update={"n_workers": None, "n_threads": None, "seed": 8})
-    events: list[Any] = []
-    engine = SerialEngine(1, observers=(events.append,))
-    with lend_engine(engine), pytest.raises(OutputExistsError, match="exists already"):
-        train(**parameters.model_dump())
-    assert not events
-    assert read_model(run.parameters.model).digest() == before
-
-
 def test_lent_engine_is_not_combined_with_parameters_of_another(run):
     refused = pytest.raises(InvalidParameterError, match="engine was lent")
     parameters = run.parameters.model_copy(update={"overwrite": True})
@@ -376,11 +364,6 @@ def test_nystrom_features_need_neither_pairs_nor_a_design():
         **{**GOOD, "features": "nystrom", "centres": "rpcholesky", "n_components": 9, "kernel": "laplacian"}
     )
     assert parameters.to(Train).features.kind == Nystrom("rpcholesky")
-
-
-def test_kernel_is_what_its_text_says():
-    parameters = TrainParameters(**GOOD, kernel="gaussian:length_scale=2 + 0.1 * linear")
-    assert find_kernel(parameters.to(Train).fit.options.kernel) == Gaussian(2.0) + 0.1 * Linear()
 
 
 def test_parameters_that_are_left_out_are_the_librarys_defaults():

@@ -9,12 +9,11 @@ from prefect.artifacts import Artifact
 from prefect.logging import disable_run_logger
 
 from rff_dist import SerialEngine, open_dataset, write_dataset
-from rff_dist.errors import OutputExistsError, StorageError
+from rff_dist.errors import OutputExistsError
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.tune import TuneParameters, tune
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.models import read_model
-from rff_dist.workbench.jobs import steps
 from tests.flows.test_train import task_runs
 from tests.markdown import rows_of
 
@@ -73,25 +72,3 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     assert "200 rows" in summary
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
         tune.fn(**problem.model_dump())
-
-
-def test_what_was_trained_outlives_a_failing_publication(problem, tmp_path, monkeypatch):
-    write_model = steps.write
-
-    def fail_at_the_output(model, url, **options):
-        if str(url).endswith("/elsewhere"):
-            raise StorageError("the disk is full")
-        write_model(model, url, **options)
-
-    monkeypatch.setattr(steps, "write", fail_at_the_output)
-    update = {"model": str(tmp_path / "elsewhere"), "test": None, "kernels": ["gaussian"]}
-    with lend_engine(SerialEngine(1)):
-        state = tune(**problem.model_copy(update=update).model_dump(), return_state=True)
-    with pytest.raises(StorageError, match="disk is full") as failed:
-        state.result()
-    [note] = [note for note in failed.value.__notes__ if "is kept at" in note]
-    [place] = tmp_path.glob(".elsewhere.run-*/trained-model")
-    assert place.name in note
-    kept = read_model(place)
-    predictions = prediction.predict_in_memory(open_dataset(problem.data), kept, engine=SerialEngine(1))
-    assert np.isfinite(predictions).all()

@@ -100,7 +100,7 @@ JOBS = [
         "ingest",
         specs.Ingest,
         IngestParameters,
-        {"sources": ["1.csv", "2.csv"], "data": "d", "targets": ["a", "b"], "header": False},
+        {"sources": ["1.csv"], "data": "d", "targets": ["a", "b"], "recipe": "r.skops", "header": False},
         {"chunk_rows": 0},
     ),
     Job("split", specs.Split, None, {"data": "d", "holdout": 0.25, "by": "time"}, {"by": "times"}),
