@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rff_dist import Gaussian, Linear, Matern, RationalQuadratic, SerialEngine, open_dataset, write_dataset
+from rff_dist import Gaussian, Matern, SerialEngine, open_dataset, write_dataset
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels.names import KERNELS
 from rff_dist.ridge import fit as ridge
@@ -157,13 +157,6 @@ def test_a_model_without_an_estimate_is_described_all_the_same(folder, tmp_path)
     assert "cross-validation  " not in run("info", tmp_path / "m").stdout
 
 
-def test_the_laplacian_gets_independent_frequencies_unless_told_otherwise(folder, tmp_path):
-    given = ["--length-scale", "1", "--features", "fourier", "--n-components", "8", "--serial", "--overwrite"]
-    arguments = ["fit", folder / "data.zarr", tmp_path / "model", *given]
-    assert document(*arguments, "--kernel", "laplacian")["design"] == "iid"
-    assert document(*arguments, "--kernel", "gaussian")["design"] == "orthogonal"
-
-
 def test_nystrom_features_are_told_stored_and_described(folder, tmp_path):
     fit = (
         "fit",
@@ -192,14 +185,3 @@ def test_nystrom_features_are_told_stored_and_described(folder, tmp_path):
     size = ("plan", folder / "data.zarr", "--n-components", "1000", "--features")
     more, plain = (document(*size, kind)["client_bytes"] for kind in ("nystrom", "fourier"))
     assert more == plain + 8 * 1000**2
-
-
-def test_fit_takes_kernels_with_parameters_and_sums_of_them(folder, tmp_path):
-    text = "rational_quadratic:shape=2,length_scale=1.5 + 0.1 * linear"
-    found = document(
-        *("fit", folder / "data.zarr", tmp_path / "model", "--kernel", text, "--n-components", "64"),
-        *("--features", "fourier", "--alpha", "0.01", "--serial"),
-    )
-    expected = RationalQuadratic(1.5, shape=2.0) + 0.1 * Linear()
-    assert found["kernel"] == expected.to_dict()
-    assert read_model(tmp_path / "model").feature_map.spec.kernel == expected
