@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_score
 
 from rff_dist.data.blocks import Block, Rows
-from rff_dist.data.folding import Folds, GroupFolds, HashFolds, TimeFolds
+from rff_dist.data.folding import Folds, GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.data.samples import FoldSample
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features.draw import draw_feature_map, shortened
@@ -160,6 +160,15 @@ def test_errors_of_fewer_rows_than_components_are_those_of_refits_too(data, fit_
     alphas = cross_validate(statistics, fit_intercept=fit_intercept).alphas
     found = table_by_rows(Z, y, fold_of_row, folds, alphas=None, **options).alphas
     assert_allclose(found[-20:], alphas[-20:], rtol=1e-9)
+
+
+def test_a_fold_of_most_of_the_rows_is_held_out_like_any_other():
+    X, y, _ = smooth(np.random.default_rng(0), 200)
+    wide = draw_feature_map(Gaussian(1.0), n_features=3, n_components=20)
+    fold_of_row = (np.arange(200) % 5 == 0).astype(int)
+    folds = PredefinedFolds(2)
+    table = cross_validate(fold_statistics(X, y, wide, folds, groups=fold_of_row), alphas=ALPHAS)
+    assert_allclose(table.errors[:, 0], brute_force(wide.transform(X), y, fold_of_row, folds), rtol=1e-8)
 
 
 def test_no_rows_to_train_on_or_to_hold_out_make_no_table_by_rows():
