@@ -21,6 +21,7 @@ from rff_dist.fitting.predicting import LinearModel
 from rff_dist.numerics.minimize import PenalizedLoss, minimize_loss
 from rff_dist.numerics.solution import NormalEquations
 from tests.plain import fit_ridge
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
 
@@ -231,10 +232,10 @@ def test_losses_do_not_overflow(score, code):
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (None, "y has 0 columns"),
-        ([[0.0], [1.0]], r"y holds \[0.0\] in row 5; expected class targets"),
-        ([[1.0, 1.0, -1.0], [1.0, -1.0, -1.0]], r"y holds \[1.0, 1.0, -1.0\] in row 5"),
-        ([[1.0, -1.0], [1.0, -1.0]], "y has 2 columns of class targets; the model has 1"),
+        (None, ["0 columns"]),
+        ([[0.0], [1.0]], ["0.0", "row 5"]),
+        ([[1.0, 1.0, -1.0], [1.0, -1.0, -1.0]], ["1.0", "-1.0", "row 5"]),
+        ([[1.0, -1.0], [1.0, -1.0]], ["2 columns", "1"]),
     ],
 )
 def test_targets_that_are_no_codes_are_refused_with_their_row(y, message):
@@ -242,7 +243,7 @@ def test_targets_that_are_no_codes_are_refused_with_their_row(y, message):
     n_columns = 3 if codes is not None and codes.shape[1] == 3 else 1
     feature_map = draw_feature_map("gaussian", n_features=2, n_components=4)
     linear = LinearModel(feature_map, np.zeros((4, n_columns)), np.zeros(n_columns))
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, *message):
         sum_loss(Rows(Block(0, 5, 7), np.zeros((2, 2)), codes), LossState(linear, LOSSES["logistic"]))
 
 

@@ -53,18 +53,18 @@ def test_workers_are_elsewhere_unless_the_scheduler_is_on_the_loopback_interface
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"scheduler": ADDRESS, "n_workers": 2}, "`n_workers` size a cluster of its own, but `scheduler` is"),
-        ({"scheduler": ADDRESS, "min_workers": 1}, "`min_workers` size a cluster of its own"),
-        ({"scheduler": ADDRESS, "memory": 2**30}, "`memory` size a cluster of its own"),
-        ({"serial": True, "n_workers": 2}, "without `n_workers`"),
-        ({"serial": True, "scheduler": ADDRESS}, "without `scheduler`"),
-        ({"n_workers": 2, "min_workers": 3}, "`min_workers` is 3, but there are at most 2"),
-        ({"n_workers": 0}, r"`n_workers` is 0; expected None or an integer"),
-        ({"n_threads": 1.5}, r"`n_threads` is 1.5"),
+        ({"scheduler": ADDRESS, "n_workers": 2}, ["n_workers", "scheduler"]),
+        ({"scheduler": ADDRESS, "min_workers": 1}, ["min_workers"]),
+        ({"scheduler": ADDRESS, "memory": 2**30}, ["memory"]),
+        ({"serial": True, "n_workers": 2}, ["n_workers"]),
+        ({"serial": True, "scheduler": ADDRESS}, ["scheduler"]),
+        ({"n_workers": 2, "min_workers": 3}, ["min_workers", "3", "2"]),
+        ({"n_workers": 0}, ["n_workers", "0"]),
+        ({"n_threads": 1.5}, ["n_threads", "1.5"]),
     ],
 )
 def test_what_does_not_go_together_is_refused(given, words):
-    with pytest.raises(InvalidParameterError, match=words):
+    with refuses(InvalidParameterError, *words):
         Cluster(**given)
 
 

@@ -213,14 +213,14 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"n_samples": 1}, "`n_samples` is 1 and `n_repeats` is 8; expected at least 2"),
-            ({"n_repeats": 1}, "`n_repeats` is 1; expected at least 2"),
-            ({"n_repeats": 2.5}, "`n_repeats` is 2.5"),
-            ({"confidence": 1.0}, "`confidence` is 1.0"),
+            ({"n_samples": 1}, ["n_samples", "1", "n_repeats", "8", "2"]),
+            ({"n_repeats": 1}, ["n_repeats", "1", "2"]),
+            ({"n_repeats": 2.5}, ["n_repeats", "2.5"]),
+            ({"confidence": 1.0}, ["confidence", "1.0"]),
         ],
     )
     def test_a_parameter_out_of_range_is_named(self, X, options, message):
-        with pytest.raises(InvalidParameterError, match=message):
+        with refuses(InvalidParameterError, *message):
             approximation_error("gaussian", draw(Gaussian()), X, **options)
 
     def test_too_few_rows_are_refused(self, X):

@@ -96,10 +96,10 @@ def test_appended_rows_move_no_edge_of_former_blocks(n_samples, n_new, chunk_row
 
 @pytest.mark.parametrize(
     ("n_samples", "chunk_rows", "message"),
-    [(0, 10, r"there are 0 rows; a pass needs at least 1"), (10, 0, r"`chunk_rows`=0 .*at least 1")],
+    [(0, 10, ["0 rows", "1"]), (10, 0, ["chunk_rows", "0", "1"])],
 )
 def test_sizes_below_1_are_refused(n_samples, chunk_rows, message):
-    with pytest.raises(PlanError, match=message):
+    with refuses(PlanError, *message):
         planned_blocks(n_samples, 3, 4, chunk_rows)
 
 

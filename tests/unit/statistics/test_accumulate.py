@@ -247,20 +247,20 @@ class TestBadData:
     @pytest.mark.parametrize(
         ("works", "name", "place", "value", "message"),
         [
-            (FEATURES + MOMENTS, "X", (7, 2), np.nan, "Input X contains NaN: row 1_007, column 2"),
-            (FEATURES + MOMENTS, "X", (7, 2), np.inf, "Input X contains infinity: row 1_007, column 2"),
-            (FEATURES + MOMENTS, "X", (7, 2), -np.inf, "Input X contains infinity: row 1_007, column 2"),
-            (FEATURES, "X", (2, 0), 1e39, r"float32'\): row 1_002, column 0 holds 1e\+39"),
-            ([accumulate], "X", ([8, 2, 2], [0, 2, 1]), np.nan, "row 1_002, column 1"),
-            (TARGETS + MOMENTS, "y", (3, 1), np.nan, "Input y contains NaN: row 1_003, column 1"),
-            (TARGETS + MOMENTS, "y", (3, 1), np.inf, "Input y contains infinity: row 1_003, column 1"),
-            (TARGETS + MOMENTS, "sample_weight", 5, np.nan, "Input sample_weight contains NaN: row 1_005"),
-            (TARGETS + MOMENTS, "sample_weight", 6, -0.5, "is -0.5 in row 1_006.*must not be negative"),
+            (FEATURES + MOMENTS, "X", (7, 2), np.nan, ["NaN", "row 1_007", "column 2"]),
+            (FEATURES + MOMENTS, "X", (7, 2), np.inf, ["infinity", "row 1_007", "column 2"]),
+            (FEATURES + MOMENTS, "X", (7, 2), -np.inf, ["infinity", "row 1_007", "column 2"]),
+            (FEATURES, "X", (2, 0), 1e39, ["row 1_002", "column 0", "1e+39"]),
+            ([accumulate], "X", ([8, 2, 2], [0, 2, 1]), np.nan, ["row 1_002", "column 1"]),
+            (TARGETS + MOMENTS, "y", (3, 1), np.nan, ["NaN", "row 1_003", "column 1"]),
+            (TARGETS + MOMENTS, "y", (3, 1), np.inf, ["infinity", "row 1_003", "column 1"]),
+            (TARGETS + MOMENTS, "sample_weight", 5, np.nan, ["sample_weight", "NaN", "row 1_005"]),
+            (TARGETS + MOMENTS, "sample_weight", 6, -0.5, ["-0.5", "row 1_006"]),
         ],
     )
     def test_bad_values_are_named(self, works, name, place, value, message):
         for work in works:
-            with pytest.raises(DataError, match=message):
+            with refuses(DataError, *message):
                 work(self.damaged(name, place, value))
 
     @pytest.mark.parametrize(
