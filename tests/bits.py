@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import RFFPCA, RFFKMeans, accumulate, draw_feature_map
-from rff_dist.data.folding import HashFolds
+from rff_dist import RFFPCA, HashFolds, RFFKMeans, accumulate, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.statistics import inspection, passes

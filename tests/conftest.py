@@ -1,6 +1,7 @@
 """What every test starts from: no telemetry, a private Prefect home, repeatable examples."""
 
 import gc
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -98,3 +99,24 @@ def embedded() -> Iterator[Any]:
 
     with DaskEngine(n_workers=1, threads_per_worker=1) as engine:
         yield engine
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    """Start an S3 server that the environment names, for the tests of a module."""
+    pytest.importorskip("obstore", reason="needs the extra s3")
+    pytest.importorskip("moto", reason="needs moto, of the extra dev")
+    from tests.s3_server import serve_s3
+
+    with serve_s3() as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
+        patch.delenv("RFF_DIST_SCHEDULER", raising=False)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[None]:
+    """Let Prefect's temporary server, which the first flow starts, end without a farewell."""
+    yield
+    logging.getLogger("prefect").setLevel(logging.WARNING)

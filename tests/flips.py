@@ -17,21 +17,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rff_dist import Gaussian, SerialEngine, open_dataset, replace_rows, write_dataset
 from rff_dist.data.blocks import Block
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import IntegrityError, RFFDistError
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.ridge.predict import predict
 from rff_dist.storage import repositories
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.corrections import replace_rows
-from rff_dist.storage.datasets import list_arrays, open_dataset, read_arrays
+from rff_dist.storage.datasets import list_arrays, read_arrays
 from rff_dist.storage.ledger import FileLedger, open_ledger
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import read_history
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.steps import publish
 from tests.plain import fit_ridge
 

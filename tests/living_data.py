@@ -7,18 +7,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from rff_dist import Gaussian, RidgeStatistics, SerialEngine
 from rff_dist.data import blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.fields import build
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.living import update
 from rff_dist.living.new_rows import MOST_HALVINGS
 from rff_dist.statistics import accumulate, inspection, passes, specs
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import ColumnMoments, measure_moments
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.workbench.jobs import refresh as updating
 from rff_dist.workbench.jobs.specs import Update
 from rff_dist.workbench.jobs.steps import in_this_process
@@ -99,3 +97,12 @@ def assert_fades(model, begun, dataset, ages, start=0):
 def refresh(model, url, **options):
     job = build(Update, {"model": model, "data": url, **options})
     return updating.update(job, in_this_process(ENGINE)).record
+
+
+def batch(seed, n_samples=400, *, n_features=3, bad=False, shift=0.0):
+    """Return new rows: like all, with another mean of their second column, or with targets of other rows."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, n_features))
+    X[:, 1] += shift
+    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
+    return X, 4.0 * rng.permutation(y) if bad else y

@@ -16,15 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist import DaskEngine, RidgeStatistics, accumulate, draw_feature_map, open_dataset
 from rff_dist.data.blocks import Rows
 from rff_dist.engines import progress, resuming
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event
 from rff_dist.engines.protocol import Engine
-from rff_dist.features.draw import draw_feature_map
-from rff_dist.statistics.passes import accumulate
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.ledger import FileLedger, open_ledger
 from rff_dist.storage.locations import parse_location
 from tests.processes import environment_of_all_cores

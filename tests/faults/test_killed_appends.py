@@ -9,8 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.datasets import open_dataset
+from rff_dist import append_dataset, open_dataset
 from tests.unit.storage.test_appending import make_rows, read_all, write
 
 APPEND = """

@@ -6,7 +6,7 @@ here depends on how fast the machine is.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,11 +39,9 @@ from tests.faults.works import (
     write,
     write_values,
 )
-from tests.s3_server import S3Server, serve_s3
+from tests.s3_server import S3Server
 from tests.versions import publish, whole
 
-pytest.importorskip("obstore", reason="needs the extra s3")
-pytest.importorskip("moto", reason="needs moto, of the extra dev")
 pytestmark = [pytest.mark.s3, pytest.mark.faults("F16")]
 
 MOST = 4  # requests at which a run is stopped, each with all that it needs before
@@ -154,14 +152,6 @@ WORKS = {
 }
 # The others differ in what is computed, not in how it is published.
 FAST = {"data", "versioned data", "model overwritten", "version"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_s3() as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment.items():
-            patch.setenv(name, value)
-        yield running
 
 
 class Clock:

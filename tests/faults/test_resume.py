@@ -15,16 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rff_dist import convert_dataset, replace_rows
+from rff_dist import DaskEngine, SerialEngine, convert_dataset, open_dataset, replace_rows, write_dataset
 from rff_dist.data.blocks import BlockTask, cut_blocks
 from rff_dist.engines import resuming as kept_module
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event, PassResumed, PassStarted
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterLostError
 from rff_dist.fields import build
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import train as training
 from rff_dist.workbench.jobs.specs import Train
 from rff_dist.workbench.jobs.steps import Runner

@@ -1,15 +1,10 @@
 """Whatever request to a store fails, readers see the old or the new, and the same work then succeeds."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from rff_dist.errors import StorageError
 from tests.faults.works import WORKS, moments
-from tests.s3_server import S3Server, serve_s3
-
-pytest.importorskip("obstore", reason="needs the extra s3")
-pytest.importorskip("moto", reason="needs moto, of the extra dev")
+from tests.s3_server import S3Server
 
 FAST = {"predictions"}
 EVERY = [
@@ -19,14 +14,6 @@ EVERY = [
 ]
 EVER = 10**9
 MOST = 5  # requests of a work that are tried, each with all that it needs before
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_s3() as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment.items():
-            patch.setenv(name, value)
-        yield running
 
 
 @pytest.mark.s3

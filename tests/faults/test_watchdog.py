@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rff_dist import write_dataset
+from rff_dist import DaskEngine, write_dataset
 from rff_dist.engines import dask_pass
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, PassMerging
 from rff_dist.ridge.models import read_model
 from tests.command_line import run

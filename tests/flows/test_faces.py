@@ -10,7 +10,7 @@ import pytest
 import zarr
 from prefect.logging import disable_run_logger
 
-from rff_dist.engines.serial import SerialEngine
+from rff_dist import SerialEngine, append_dataset, open_dataset, write_dataset
 from rff_dist.errors import DataError, OutputExistsError, StorageError
 from rff_dist.fields import build
 from rff_dist.flows import cluster as cluster_flow
@@ -21,9 +21,6 @@ from rff_dist.flows import train as train_flow
 from rff_dist.flows import tune as tune_flow
 from rff_dist.flows.running import lend_engine
 from rff_dist.ridge.models import read_model
-from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import steps
 from rff_dist.workbench.jobs.cluster import cluster
 from rff_dist.workbench.jobs.ingest import append
@@ -33,7 +30,6 @@ from rff_dist.workbench.jobs.specs import Clustering, Ingest, Predict, Train, Tu
 from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.jobs.train import train
 from tests import command_line
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 
@@ -146,14 +142,17 @@ def test_a_search_has_the_same_bits_by_every_face(folder, tmp_path):
 
 def test_clusters_have_the_same_bits_by_every_face(folder, tmp_path):
     data, job = str(folder / "data.zarr"), JOBS[Clustering]
-    given = {"data": data, "n_clusters": [2, 3], **SMALL, "length_scale": "auto"}
+    given = {"data": data, "n_clusters": [2, 3], **SMALL, "length_scale": "auto", "features": "nystrom"}
+    given |= {"n_principal": 2, "normalize": "degree"}
     flags = ["--n-clusters", "2,3", "--n-components", "16", "--seed", "3", "--serial"]
+    flags += ["--features", "nystrom", "--n-principal", "2", "--normalize", "degree"]
     document = by_command(job, [data, tmp_path / "a"], [*flags, "--model", str(tmp_path / "a-model")])
     result = by_flow(job, {**given, "output": str(tmp_path / "b"), "model": str(tmp_path / "b-model")})
     places = {"output": str(tmp_path / "c"), "model": str(tmp_path / "c-model")}
     record = by_python(job, {**given, **places}).record
     assert document["digest"] == result["digest"] == record["digest"]
     assert document["candidates"] == result["candidates"] == record["candidates"]
+    assert (record["n_components"], record["n_principal"]) == (16, 2)
     assert written(tmp_path, "a", "labels") == written(tmp_path, "b", "labels")
     assert written(tmp_path, "a", "labels") == written(tmp_path, "c", "labels")
 

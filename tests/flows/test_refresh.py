@@ -4,44 +4,28 @@ import contextvars
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from prefect.artifacts import Artifact
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.logging import disable_run_logger
-from prefect.utilities.callables import parameter_schema
-from pydantic import ValidationError
 
-from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import FingerprintMismatchError, InvalidParameterError, OutputBusyError
+from rff_dist import Gaussian, SerialEngine, append_dataset, open_dataset, write_dataset
+from rff_dist.errors import FingerprintMismatchError, OutputBusyError
 from rff_dist.flows.refresh import RefreshParameters, refresh
 from rff_dist.flows.running import lend_engine
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.models.versions import RegisteredModel
-from rff_dist.ridge.models import read_model, write_model
+from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
-from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.output_places import hold
-from rff_dist.storage.writing import write_dataset
-from rff_dist.workbench.jobs import refresh as steps
 from rff_dist.workbench.jobs.steps import publish
+from tests.flows.test_train import task_runs
+from tests.living_data import batch
 from tests.markdown import rows_of
 from tests.plain import fit_ridge
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 
 ENGINE = SerialEngine(1)
 STEPS = ["find new rows", "score", "hold out", "sum", "drift", "solve", "gate", "publish"]
-
-
-def batch(seed, n_samples, *, bad=False, shift=0.0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n_samples, 3)) + np.array([0.0, shift, 0.0])
-    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
-    return X, 4.0 * rng.permutation(y) if bad else y
 
 
 @pytest.fixture
@@ -61,13 +45,6 @@ def run(parameters, **changes):
         return refresh(**parameters.model_copy(update=changes).model_dump(), return_state=True)
 
 
-def task_names(state):
-    only = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
-    with get_client(sync_client=True) as client:
-        found = client.read_task_runs(flow_run_filter=only)
-    return [one.name for one in sorted(found, key=lambda one: one.start_time)]
-
-
 def at_once(parameters):
     """Return the digest of one pass over all rows with the first version's features and grids."""
     first = read_model(RegisteredModel(parameters.model).version(1).url)
@@ -80,7 +57,7 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     state = run(parameters)
     assert state.is_completed()
     first = state.result()
-    assert task_names(state) == STEPS
+    assert [one.name for one in task_runs(state)] == STEPS
     assert (first["decision"], first["version"], first["n_new"]) == ("published", 2, 300)
     assert first["statistics_digest"] == at_once(parameters)
     assert read_model(parameters.model).digest() == first["digest"]
@@ -97,7 +74,7 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
 
     state = run(parameters)
     assert state.is_completed()
-    assert task_names(state) == STEPS[:1]
+    assert [one.name for one in task_runs(state)] == STEPS[:1]
     assert state.result()["decision"] == "nothing new"
     assert "holds all 1,200 rows" in Artifact.get("rff-refresh-report-main").data
 
@@ -115,51 +92,6 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     assert (good["decision"], good["new"], good["left_out"]) == ("published", [[1500, 1800]], [[1200, 1500]])
 
 
-def test_a_run_that_died_in_the_middle_is_repeated_to_the_digest_of_an_undisturbed_one(
-    parameters, monkeypatch
-):
-    append_dataset(parameters.data, *batch(1, 300))
-    undisturbed = run(parameters, dry_run=True).result()
-
-    class Killed(BaseException):
-        pass
-
-    def die(*_):
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(steps, "publish_update", die)
-        with pytest.raises(Killed):
-            run(parameters)
-    assert RegisteredModel(parameters.model).current().number == 1
-    result = run(parameters).result()
-    assert result["statistics"]["digest"] == undisturbed["statistics"]["digest"] == at_once(parameters)
-    assert result["version"] == 2
-
-
-def test_a_model_in_a_folder_is_replaced_and_test_data_decide(parameters, tmp_path):
-    folder = tmp_path / "model"
-    write_model(read_model(parameters.model), folder)
-    append_dataset(parameters.data, *batch(1, 300))
-    write_dataset(tmp_path / "test.zarr", *batch(9, 200))
-    result = run(parameters, model=str(folder), test=str(tmp_path / "test.zarr")).result()
-    assert (result["decision"], result["version"]) == ("published", None)
-    assert result["gate"]["held_out"] == "200 rows of test data"
-    assert read_model(folder).digest() == result["digest"]
-
-
-def test_a_window_moves_with_the_nights(parameters):
-    append_dataset(parameters.data, *batch(1, 300))
-    first = run(parameters, window="2").result()
-    append_dataset(parameters.data, *batch(2, 300))
-    second = run(parameters).result()
-    facts = ("decision", "window", "first_row", "n_samples")
-    assert [first[name] for name in facts] == ["published", "2", 0, 1200]
-    assert [second[name] for name in facts] == ["published", "2", 900, 600]
-    assert "of the window 2: from row 900 on" in Artifact.get("rff-refresh-report-main").data
-    assert RegisteredModel(parameters.model).current().lineage["window"] == "2"
-
-
 def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, monkeypatch):
     monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
     write_dataset(tmp_path / "other.zarr", *batch(5, 1000))
@@ -169,35 +101,3 @@ def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, mon
     busy = pytest.raises(OutputBusyError, match="another run")
     with disable_run_logger(), hold(parameters.model, holder="another run"), busy:
         contextvars.Context().run(refresh.fn, **parameters.model_dump())
-
-
-GOOD = {"data": "data.zarr", "model": "model"}
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"tolerance": -0.1}, "of at least 0"),
-        ({"tolerance": float("nan")}, "expected"),
-        ({"level": 1.0}, "below 1"),
-        ({"backfill": -1}, "of at least 0"),
-        ({"backfill": "all"}, "a whole number of at least 0"),
-        ({"window": "2 weeks"}, "expected a number of loads"),
-        ({"data": "ftp://host/data.zarr"}, "ftp"),
-        ({"test": "s3://key:secret@bucket/test"}, "credentials do not belong in a URL"),
-        ({"n_workers": 2, "scheduler": "tcp://127.0.0.1:8786"}, "leave one of them out"),
-        ({"overwrite": True}, "there is no parameter"),
-    ],
-)
-def test_bad_parameters_are_refused_before_a_run(bad, words):
-    with pytest.raises(ValidationError) as direct:
-        RefreshParameters(**{**GOOD, **bad})
-    assert words in str(direct.value)
-    with pytest.raises(InvalidParameterError):
-        refresh.fn(**{**GOOD, **bad})
-
-
-def test_every_option_is_a_parameter_of_its_own_with_a_description_in_the_deployment_schema():
-    schema = json.loads(json.dumps(parameter_schema(refresh).model_dump()))
-    assert list(schema["properties"])[:2] == schema["required"] == ["data", "model"]
-    assert all(len(entry["description"]) > 20 for entry in schema["properties"].values())

@@ -6,11 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from rff_dist.engines.serial import SerialEngine
+from rff_dist import SerialEngine, open_dataset, write_dataset
 from rff_dist.flows.running import lend_engine
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 

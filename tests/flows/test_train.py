@@ -21,39 +21,25 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.logging import disable_run_logger
 from prefect.settings import Settings, get_current_settings
-from prefect.utilities.callables import parameter_schema
-from pydantic import ValidationError
 
-from rff_dist import flows
-from rff_dist.classify import fit as classification
+from rff_dist import Nystrom, SerialEngine, flows, open_dataset, write_dataset
 from rff_dist.data import blocks
-from rff_dist.data.folding import GroupFolds
-from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines import resuming
 from rff_dist.engines.progress import BlockDone, PassResumed
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterLostError, DataError, InvalidParameterError, OutputExistsError
-from rff_dist.features.feature_options import find_features
-from rff_dist.features.nystrom import Nystrom
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.flows import running
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.train import TrainParameters, train
-from rff_dist.kernels.explicit import Linear
-from rff_dist.kernels.names import KERNELS, find_kernel
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge import fit as ridge
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.models import RidgeModel, read_model
-from rff_dist.storage.columns import column_of
-from rff_dist.storage.datasets import ZarrDataset, open_dataset
+from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.ledger import FileLedger
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.fits import Fit
 from rff_dist.workbench.jobs.specs import Train
 from tests.markdown import rows_of
-from tests.plain import fit_labels
-from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
+from tests.refusals import refuses
 from tests.stopped_jobs import Eager
 
 pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
@@ -156,24 +142,6 @@ def test_each_step_is_one_task_in_the_order_of_the_job(run):
     assert [task.name for task in found if task.empirical_policy.retries in (0, None)] == ["publish"]
 
 
-def test_published_model_has_the_bits_of_the_fit_in_one_call(run):
-    model = fit_serially(run.parameters, kernel="gaussian", cv=3)
-    published = read_model(run.parameters.model)
-    assert published.digest() == run.result["digest"] == model.digest()
-    assert published.statistics.digest() == run.result["statistics_digest"] == model.statistics.digest()
-    for fact in ("fit_intercept", "candidates", "estimate", "folds", "chosen_by"):
-        assert published.card[fact] == model.card[fact]
-
-
-def test_errors_on_test_data_are_numpys_and_near_those_of_held_out_rows(run):
-    test = open_dataset(run.parameters.test)
-    predictions = prediction.predict_in_memory(test, read_model(run.parameters.model), engine=SerialEngine(1))
-    expected = np.mean((predictions - test.y[:]) ** 2, axis=0)
-    np.testing.assert_allclose(run.result["metrics"]["mse"], expected, rtol=1e-12)
-    # 400 rows tell a root mean square to about 1 / sqrt(800) of itself: four standard errors
-    np.testing.assert_allclose(run.result["estimate"]["rmse"], np.sqrt(expected), rtol=0.15)
-
-
 def test_artifacts_tell_what_was_trained(run):
     summary = Artifact.get("rff-train-summary-model")
     assert summary.type == "markdown"
@@ -264,18 +232,8 @@ def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_
     assert "version 2" in Artifact.get("rff-train-summary-m").data
 
 
-def test_length_scales_by_evidence_are_those_of_the_fit_in_one_call(run, tmp_path):
-    given = {**PLAIN, "length_scale": "evidence"}
-    parameters = TrainParameters(data=run.parameters.data, model=str(tmp_path / "model"), **given)
-    with lend_engine(SerialEngine(1)):
-        result = train(**parameters.model_dump())
-    expected = fit_serially(parameters, **given)
-    assert result["digest"] == expected.digest()
-    assert result["length_scale"] == list(expected.feature_map.spec.kernel.length_scale)
-
-
 @pytest.mark.parametrize("loss", ["logistic", None])
-def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, loss):
+def test_a_classifier_is_told_by_its_accuracy(tmp_path, loss):
     rng = np.random.default_rng(2)
     for name, n_samples in (("data", 500), ("test", 200)):
         X = rng.uniform(-2, 2, (n_samples, 2))
@@ -295,16 +253,9 @@ def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, 
     )
     with lend_engine(SerialEngine(1)):
         result = train(**parameters.model_dump())
-    dataset = open_dataset(parameters.data, y=None)
-    expected = fit_labels(
-        GroupedDataset(dataset, column_of(dataset, "groups")),
-        column_of(dataset, "y"),
-        RidgeOptions(**PLAIN, cv=GroupFolds(3)),
-        classification.LossOptions(loss or "squared", "balanced"),
-        engine=SerialEngine(1),
-    )
     published = read_model(parameters.model)
-    assert published.digest() == result["digest"] == expected.digest()
+    assert published.digest() == result["digest"]
+    assert result["classifier"]["loss"] == (loss or "squared")
     assert result["classifier"]["classes"] == ["other", "same"]
     assert result["metrics"]["accuracy"] > 0.8
     assert result["metrics"] == published.card["metrics"]
@@ -326,7 +277,7 @@ def test_not_a_number_fails_the_flow_with_row_and_column_and_publishes_nothing(t
         state = train(**parameters.model_dump(), return_state=True)
     assert state.is_failed()
     assert "row 1_234, column 1" in flow_run(state).state.message
-    with pytest.raises(DataError, match=r"Input X contains NaN: row 1_234, column 1"):
+    with refuses(DataError, "NaN", "row 1_234", "column 1"):
         state.result()
     assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
 
@@ -362,17 +313,6 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
     assert resumed[0] in (3 * 500, 4 * 500)  # a block is read ahead
     options = {name: value for name, value in PLAIN.items() if name != "n_components"}
     assert state.result()["digest"] == fit_serially(parameters, alpha=0.1, **options).digest()
-
-
-def test_model_that_exists_is_refused_before_the_data_are_read(run):
-    before = read_model(run.parameters.model).digest()
-    parameters = run.parameters.model_copy(update={"n_workers": None, "n_threads": None, "seed": 8})
-    events: list[Any] = []
-    engine = SerialEngine(1, observers=(events.append,))
-    with lend_engine(engine), pytest.raises(OutputExistsError, match="exists already"):
-        train(**parameters.model_dump())
-    assert not events
-    assert read_model(run.parameters.model).digest() == before
 
 
 def test_lent_engine_is_not_combined_with_parameters_of_another(run):
@@ -419,83 +359,11 @@ def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_p
 GOOD = {"data": "data.zarr", "model": "model"}
 
 
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"register": True, "overwrite": True}, "never replaced"),
-        ({"n_components": 0}, "of at least 1"),
-        ({"n_components": 2.5}, "a whole number of at least 1"),
-        ({"n_components": "8"}, "a whole number of at least 1"),
-        ({"n_components": True}, "a whole number of at least 1"),
-        ({"n_components": 9}, "take 10, or map='phases'"),
-        ({"length_scale": -1.0}, "above 0"),
-        ({"length_scale": "automatic"}, "expected auto"),
-        ({"length_scale": []}, "expected"),
-        ({"alpha": -1.0}, "of at least 0"),
-        ({"alpha": float("nan")}, "expected"),
-        ({"alpha": 0.0, "n_folds": 3}, "above 0"),
-        ({"alpha": "gcv", "n_folds": 3}, "needs k-fold cross-validation"),
-        ({"groups": "g", "time": True}, "folds are either of groups or of time"),
-        ({"loss": "logistic"}, "add classify=True"),
-        ({"classify": True, "conformal": True}, "no intervals"),
-        ({"kernel": "gausian"}, "'gaussian'"),
-        ({"kernel": "laplacian", "design": "orthogonal"}, "design='iid'"),
-        ({"kernel": "matern:mu=1.5"}, "does not take 'mu=1.5'"),
-        ({"kernel": "linear", "length_scale": 2.0}, "no part without a length scale"),
-        ({"features": "nystroem"}, "'nystrom'"),
-        ({"features": "nystrom:best"}, "nystrom:k-means++"),
-        ({"missing_chunks": "skip"}, "error or fill"),
-        ({"seed": -1}, "of at least 0"),
-        ({"n_workers": 0}, "of at least 1"),
-        ({"n_workers": 2, "scheduler": "tcp://127.0.0.1:8786"}, "leave one of them out"),
-        ({"data": "ftp://host/data.zarr"}, "ftp"),
-        ({"model": "s3://key:secret@bucket/model"}, "credentials do not belong in a URL"),
-        ({"lambda": 1.0}, "there is no parameter `lambda`"),
-    ],
-)
-def test_bad_parameters_are_refused_before_a_run(bad, words):
-    with pytest.raises(ValidationError) as direct:
-        TrainParameters(**{**GOOD, **bad})
-    assert words in str(direct.value)
-    # what a deployment and a call with a dict go through
-    with pytest.raises(InvalidParameterError) as called:
-        train.fn(**{**GOOD, **bad})
-    assert words in str(called.value)
-    assert "secret" not in str(called.value)
-
-
 def test_nystrom_features_need_neither_pairs_nor_a_design():
     parameters = TrainParameters(
         **{**GOOD, "features": "nystrom:rpcholesky", "n_components": 9, "kernel": "laplacian"}
     )
     assert find_features(parameters.to(Train).options.features) == Nystrom("rpcholesky")
-
-
-def test_secrets_in_a_refused_url_are_not_repeated():
-    with pytest.raises(ValidationError) as refused:
-        TrainParameters(data="data.zarr", model="s3://key:secret@bucket/model")
-    assert "secret" not in refused.value.errors()[0]["msg"]
-
-
-def test_parameters_as_json_are_the_same_parameters():
-    parameters = TrainParameters(**GOOD, kernel="matern:nu=2.5", length_scale=[1.0, 2.0], alpha=[0.1, 1.0])
-    json_values = json.loads(parameters.model_dump_json())
-    assert TrainParameters(**json_values) == parameters
-
-
-def test_every_option_is_a_parameter_of_its_own_with_a_description_in_the_deployment_schema():
-    schema = json.loads(json.dumps(parameter_schema(train).model_dump()))
-    assert set(schema["properties"]) == {
-        field.alias or name for name, field in TrainParameters.model_fields.items()
-    }
-    assert schema["required"] == ["data", "model"]
-    assert all(len(entry["description"]) > 20 for entry in schema["properties"].values())
-    assert all(name in schema["properties"]["kernel"]["description"] for name in KERNELS)
-
-
-def test_kernel_is_what_its_text_says():
-    parameters = TrainParameters(**GOOD, kernel="gaussian:length_scale=2 + 0.1 * linear")
-    assert find_kernel(parameters.to(Train).fit.options.kernel) == Gaussian(2.0) + 0.1 * Linear()
 
 
 def test_parameters_that_are_left_out_are_the_librarys_defaults():

@@ -1,22 +1,27 @@
 """Each job's options by flags, file, environment, Python and Prefect: the same names, values and refusals."""
 
+import json
 import tomllib
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from prefect.utilities.callables import parameter_schema
+from pydantic import ValidationError
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fields import build, options_of
-from rff_dist.flows.cluster import ClusterParameters
-from rff_dist.flows.ingest import IngestParameters
-from rff_dist.flows.predict import PredictParameters
-from rff_dist.flows.refresh import RefreshParameters
+from rff_dist.flows.cluster import ClusterParameters, cluster
+from rff_dist.flows.ingest import IngestParameters, ingest
+from rff_dist.flows.predict import PredictParameters, predict
+from rff_dist.flows.refresh import RefreshParameters, refresh
 from rff_dist.flows.running import Form
-from rff_dist.flows.train import TrainParameters
-from rff_dist.flows.tune import TuneParameters
+from rff_dist.flows.train import TrainParameters, train
+from rff_dist.flows.tune import TuneParameters, tune
+from rff_dist.kernels.names import KERNELS
 from rff_dist.workbench.jobs import specs
 from tests.command_line import run
+from tests.refusals import refuses
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ JOBS = [
         "ingest",
         specs.Ingest,
         IngestParameters,
-        {"sources": ["1.csv", "2.csv"], "data": "d", "targets": ["a", "b"], "header": False},
+        {"sources": ["1.csv"], "data": "d", "targets": ["a", "b"], "recipe": "r.skops", "header": False},
         {"chunk_rows": 0},
     ),
     Job("split", specs.Split, None, {"data": "d", "holdout": 0.25, "by": "time"}, {"by": "times"}),
@@ -254,3 +259,139 @@ def test_docstrings_tell_each_option():
     for job in JOBS:
         for one in options_of(job.spec):
             assert one.declared.help
+
+
+# -- Prefect's forms -----------------------------------------------------------------------------------
+
+FLOWS = {
+    TrainParameters: (train, TRAINED),
+    TuneParameters: (tune, TRAINED),
+    ClusterParameters: (cluster, TRAINED | {"output": "o", "n_clusters": 3}),
+    PredictParameters: (predict, TRAINED | {"output": "o"}),
+    RefreshParameters: (refresh, TRAINED),
+    IngestParameters: (ingest, {"data": "d"}),
+}
+FORMS = pytest.mark.parametrize("form", FLOWS, ids=lambda form: form.__name__)
+HERE_AND_THERE = {"n_workers": 2, "scheduler": "tcp://127.0.0.1:8786"}
+NOT_ISOTROPIC = {"kernel": "laplacian", "design": "orthogonal"}
+# Each value is wrong, and named with its parameter.
+WRONG = {
+    TrainParameters: {
+        "n_components": [0, 2.5, "8", True, 9],
+        "length_scale": [-1.0, "automatic", []],
+        "alpha": [-1.0, float("nan")],
+        "kernel": ["gausian", "matern:mu=1.5"],
+        "features": ["nystroem"],
+        "centres": ["k-means++"],
+        "missing_chunks": ["skip"],
+        "seed": [-1],
+        "n_workers": [0],
+    },
+    TuneParameters: {
+        "kernels": [[]],
+        "length_scales": [[0.0]],
+        "n_components": [9, [8, 0]],
+        "alpha": ["gcv"],
+        "n_folds": [1],
+        "centres": ["k-means++"],
+    },
+    ClusterParameters: {
+        "n_clusters": [0, [], [3, 3]],
+        "normalize": ["degree"],
+        "n_principal": [2000],
+        "n_components": [9],
+        "length_scale": [0.0, "evidence"],
+        "init": ["random"],
+        "tol": [-1.0],
+    },
+    RefreshParameters: {
+        "tolerance": [-0.1, float("nan")],
+        "level": [1.0],
+        "backfill": [-1, "all"],
+        "window": ["2 weeks"],
+        "half_life": ["a year"],
+    },
+    PredictParameters: {"coverage": [1.0], "std": [1]},
+}
+TOGETHER = [
+    (TrainParameters, {"register": True, "overwrite": True}, "overwrite"),
+    (TrainParameters, {"alpha": 0.0, "n_folds": 3}, "alpha", 0.0),
+    (TrainParameters, {"alpha": "gcv", "n_folds": 3}, "n_folds", "alpha", "gcv"),
+    (TrainParameters, {"groups": "g", "time": True}, "groups", "time"),
+    (TrainParameters, {"loss": "logistic"}, "loss", "classify=True"),
+    (TrainParameters, {"classify": True, "conformal": True}, "conformal", True),
+    (TrainParameters, NOT_ISOTROPIC, "orthogonal", "design='iid'"),
+    (TrainParameters, {"kernel": "linear", "length_scale": 2.0}, "length_scale", 2.0),
+    (TrainParameters, HERE_AND_THERE, "n_workers", "scheduler"),
+    (TrainParameters, {"data": "ftp://host/data.zarr"}, "ftp"),
+    (TrainParameters, {"model": "s3://key:secret@bucket/model"}, "credentials", "s3://***@bucket/model"),
+    (TrainParameters, {"lambda": 1.0}, "lambda"),
+    (TuneParameters, {"kernels": ["gausian"]}, "'gausian'", "'gaussian'"),
+    (TuneParameters, {"length_scales": ["wide"]}, "length_scales", "'wide'", "'0.5x'"),
+    (TuneParameters, {"alpha": 1.0, "alphas": [1.0, 2.0]}, "alpha", 1.0, "alphas"),
+    (TuneParameters, {"n_folds": 2, "time": True, "n_components": [8, 16]}, "n_folds=2", "one split"),
+    (TuneParameters, {"groups": "g", "time": True}, "groups", "time"),
+    (TuneParameters, {"kernel": "gaussian"}, "kernel", "'kernels'"),
+    (ClusterParameters, NOT_ISOTROPIC, "orthogonal", "design='iid'"),
+    (ClusterParameters, {"features": "nystrom", "design": "iid"}, "design", "'iid'"),
+    (ClusterParameters, {"output": ""}, "location", "''"),
+    (ClusterParameters, {"y": "y"}, "no parameter `y`"),
+    (RefreshParameters, {"data": "ftp://host/data.zarr"}, "ftp"),
+    (RefreshParameters, {"test": "s3://key:secret@bucket/test"}, "credentials", "s3://***@bucket/test"),
+    (RefreshParameters, HERE_AND_THERE, "n_workers", "scheduler"),
+    (RefreshParameters, {"overwrite": True}, "overwrite"),
+    (IngestParameters, {}, "sources", "sql"),
+    (IngestParameters, {"sources": ["a.csv"], "sql": "SELECT 1"}, "sources", "sql"),
+    (IngestParameters, {"sources": ["a.csv"], "connection_block": "db"}, "sql"),
+    (
+        IngestParameters,
+        {"sql": "SELECT 1", "connection_block": "db", "connection_variable": "DB"},
+        "connection_block",
+        "connection_variable",
+    ),
+    (IngestParameters, {"sources": ["ftp://host/a.csv"]}, "ftp"),
+    (IngestParameters, {"sources": ["a.csv"], "on_nan": "fill"}, "on_nan", "'fill'"),
+    (IngestParameters, {"sources": ["a.csv"], "append": True}, "append"),
+    (PredictParameters, {"output": "ftp://host/a"}, "ftp"),
+]
+REFUSED = [
+    *(
+        (form, {name: value}, [name, repr(value)])
+        for form in WRONG
+        for name, all_ in WRONG[form].items()
+        for value in all_
+    ),
+    *((form, bad, named) for form, bad, *named in TOGETHER),
+]
+
+
+@pytest.mark.parametrize(("form", "bad", "named"), REFUSED)
+def test_bad_parameters_are_refused_before_a_run(form, bad, named):
+    flow, given = FLOWS[form]
+    with refuses(ValidationError, *named) as direct:
+        form(**(given | bad))
+    # what a deployment and a call with a dict go through
+    with refuses(InvalidParameterError, *named) as called:
+        flow.fn(**(given | bad))
+    assert "secret" not in direct.value.errors()[0]["msg"] + str(called.value)
+
+
+@FORMS
+def test_every_option_is_a_parameter_of_its_own_with_a_description_in_the_deployment_schema(form):
+    flow, given = FLOWS[form]
+    schema = json.loads(json.dumps(parameter_schema(flow).model_dump()))
+    fields = form.model_fields.items()
+    assert set(schema["properties"]) == {field.alias or name for name, field in fields}
+    assert set(schema["required"]) == {name for name, field in fields if field.is_required()} <= set(given)
+    assert all(len(entry["description"]) > 18 for entry in schema["properties"].values())
+
+
+def test_the_description_of_a_kernel_names_them_all():
+    description = TrainParameters.model_fields["kernel"].description
+    assert all(name in description for name in KERNELS)
+
+
+@pytest.mark.parametrize("job", [job for job in JOBS if job.form], ids=lambda job: job.command)
+def test_parameters_as_json_are_the_same_parameters(job):
+    parameters = job.form(**job.given)
+    assert job.form(**json.loads(parameters.model_dump_json())) == parameters

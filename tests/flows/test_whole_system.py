@@ -15,20 +15,16 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from rff_dist import load_model
+from rff_dist import SerialEngine, append_dataset, load_model, open_dataset, write_dataset
 from rff_dist.data.folding import folds_from_dict
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.fitting.options import Penalty
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation
-from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.refresh import read_refusals
 from tests.s3_server import SECRET_KEY
 from tests.system import RUN_S, System, deploy, missing_programs, run_system

@@ -12,15 +12,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from rff_dist import (
-    RFFRidge,
-    SerialEngine,
-    open_dataset,
-    write_dataset,
-)
+from rff_dist import HashFolds, RFFRidge, SerialEngine, open_dataset, write_dataset
 from rff_dist.data import blocks as cut
 from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
-from rff_dist.data.folding import HashFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
@@ -170,52 +164,6 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(embedded):
 
 
 # -- any order, without a cluster ----------------------------------------------------------------------
-
-
-class ShuffledEngine(SerialEngine):
-    """Runs blocks in a random order, some of them twice, and merges by a random tree."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(n_threads=1)
-        self._random = random.Random(seed)
-
-    def map_reduce(  # type: ignore[override]
-        self,
-        function: Callable[[Block, Any], Any],
-        blocks: list[Block],
-        state: Any,
-        *,
-        combine: Callable[[Any, Any], Any] = operator.add,
-        label: str = "pass",
-    ) -> Any:
-        def run(block: Block) -> Any:
-            return super(ShuffledEngine, self).map_reduce(function, [block], state, combine=combine)
-
-        order = self._random.sample(blocks, len(blocks))
-        partials = {block.index: run(block) for block in order + order[:2]}  # a retry gives the same partial
-        left = list(partials.values())
-        while len(left) > 1:
-            a, b = (left.pop(self._random.randrange(len(left))) for _ in range(2))
-            left.append(combine(a, b))
-        return left[0]
-
-
-def test_blocks_in_any_order_have_the_same_bits(dataset, expected):
-    assert_same_bits(fit(dataset, ShuffledEngine(1)), expected)
-
-
-def test_statistics_of_any_half_are_forgotten_to_the_bit(dataset, expected):
-    statistics, spec = expected.statistics_, expected.statistics_.spec
-    state = Accumulation(expected.feature_map_, spec)
-    blocks = inspection.blocks_of(dataset)
-    half = SerialEngine(n_threads=1).map_reduce(
-        BlockTask(dataset, accumulate_rows), blocks[::2], state, combine=operator.add
-    )
-    rest = statistics - half
-    assert rest.n_samples == N_ROWS - half.n_samples
-    assert rest + half == statistics
-    assert (statistics + half) - half == statistics
-    assert ((statistics + half) - half).digest() == statistics.digest()
 
 
 # -- chunks: what the promise rests on, and where it ends ----------------------------------------------

@@ -14,6 +14,7 @@ from rff_dist.errors import DataError
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern, SpectralKernel
 from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 KERNELS = {
     "with a trend": Gaussian(1.5) + Linear(),
@@ -95,7 +96,7 @@ class TestHeadRoom:
         model = ridge(Gaussian() + Linear()).fit(X, y)
         far = X[:10].copy()
         far[7, 2] = 1e6
-        with pytest.raises(DataError, match=r"row 7 is 1\.75e\+05 times"):
+        with refuses(DataError, "row 7", "1.75e+05"):
             model.partial_fit(far, y[:10])
         assert model.statistics_.n_samples == len(X)
 

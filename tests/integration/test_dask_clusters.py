@@ -36,6 +36,7 @@ from rff_dist.errors import (
 from rff_dist.storage.datasets import dataset_from_arrays
 from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
 from tests.engine_contract import BLOCKS, Counting, unit_blocks
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.distributed
 
@@ -115,7 +116,7 @@ def test_a_cluster_without_workers_ends_the_pass(
 
 def test_no_scheduler_is_an_error_that_names_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_cluster, "CONNECT_S", 0.5)
-    with pytest.raises(ClusterUnavailableError, match=r"no scheduler answers at tcp://127\.0\.0\.1:9"):
+    with refuses(ClusterUnavailableError, "tcp://127.0.0.1:9"):
         DaskEngine("127.0.0.1:9")
 
 
@@ -124,7 +125,7 @@ def test_no_scheduler_is_an_error_that_names_the_address(monkeypatch: pytest.Mon
     ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://cluster.example:8786", "ws://[2001:db8::1]:80"],
 )
 def test_a_scheduler_beyond_this_machine_needs_tls(address: str) -> None:
-    with pytest.raises(ClusterError, match="without TLS"):
+    with refuses(ClusterError, "TLS"):
         DaskEngine(address)
 
 
@@ -161,9 +162,7 @@ def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch:
 
     # Whether something listens at this machine's 8786 is not the test's to say.
     monkeypatch.setattr(dask_cluster, "_greet", refuse)
-    with pytest.raises(
-        ClusterUnavailableError, match=r"answers at tcp://127\.0\.0\.1:8786 .*nobody at tcp://"
-    ):
+    with refuses(ClusterUnavailableError, "tcp://127.0.0.1:8786"):
         DaskEngine("127.0.0.1")
 
 

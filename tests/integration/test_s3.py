@@ -7,43 +7,29 @@ from contextvars import Context
 import numpy as np
 import pytest
 
+from rff_dist import SerialEngine, accumulate, append_dataset, draw_feature_map, open_dataset, write_dataset
 from rff_dist.data.blocks import Block
 from rff_dist.engines import resuming
 from rff_dist.engines.progress import BlockDone, PassResumed
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ConflictError, OutputBusyError, OutputExistsError, StorageError
-from rff_dist.features.draw import draw_feature_map
-from rff_dist.statistics.passes import accumulate
-from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.conditional import create_bytes
-from rff_dist.storage.datasets import list_arrays, open_dataset
+from rff_dist.storage.datasets import list_arrays
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.storage.locations import list_names, open_store, parse_location, read_bytes
 from rff_dist.storage.output_places import hold
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import read_record, write_record
-from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal, run
-from tests.s3_server import KEY_ID, SECRET_KEY, serve_s3
+from tests.refusals import refuses
+from tests.s3_server import KEY_ID, SECRET_KEY
 from tests.stopped_jobs import Eager
 
-pytest.importorskip("obstore", reason="needs the extra s3")
-pytest.importorskip("moto", reason="needs moto, of the extra dev")
 pytestmark = pytest.mark.s3
 
 X = np.arange(60.0).reshape(30, 2)
 
 SMALL = (*PLAIN, "--n-components", "64", "--alpha", "0.01")
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serve_s3() as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment.items():
-            patch.setenv(name, value)
-        patch.delenv("RFF_DIST_SCHEDULER", raising=False)
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +187,7 @@ def test_failed_overwrite_leaves_the_dataset_that_was_there(server):
         write_dataset(url, batches(), chunk_rows=8, overwrite=True)
     server.fail(10**6, status=403, method="PUT")
     try:
-        with pytest.raises(StorageError, match="PermissionDenied"):
+        with refuses(StorageError, "PermissionDeniedError"):
             write_dataset(url, X + 1, overwrite=True)
     finally:
         server.fail(0, status=0)

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rff_dist import RFFPCA, Gaussian, Linear, RFFClassifier, RFFKMeans, RFFRidge
+from rff_dist import RFFPCA, Gaussian, Linear, RFFClassifier, RFFKMeans, RFFRidge, SerialEngine
 from rff_dist.data import blocks as cut
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Broadcast
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.living.update import update_model
 from rff_dist.numerics.machine import using_threads
 from rff_dist.ridge.held_out import leave_one_out

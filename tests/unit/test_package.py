@@ -16,6 +16,7 @@ import pytest
 
 import rff_dist
 from rff_dist import errors
+from tests.refusals import refuses
 
 # The tree as drawn: branch marks, the class, the built-in it is too, what it means.
 DRAWN = re.compile(
@@ -64,7 +65,7 @@ def test_using_a_public_name_loads_neither_prefect_nor_matplotlib():
 
 
 def test_an_unknown_name_is_an_attribute_error_that_names_it():
-    with pytest.raises(AttributeError, match="no_such_name"):
+    with refuses(AttributeError, "no_such_name"):
         _ = rff_dist.no_such_name
 
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.workbench.page.pictures import save_choice
 from tests.plain import fit_ridge

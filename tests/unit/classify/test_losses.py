@@ -18,10 +18,10 @@ from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
 from rff_dist.fitting.predicting import LinearModel
-from rff_dist.numerics.machine import using_threads
 from rff_dist.numerics.minimize import PenalizedLoss, minimize_loss
 from rff_dist.numerics.solution import NormalEquations
 from tests.plain import fit_ridge
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
 
@@ -201,32 +201,6 @@ def test_too_few_steps_are_not_convergence():
     assert minimum.excess > 1e-12 * minimum.reference
 
 
-def test_a_pass_sums_the_same_in_any_blocks_threads_and_order():
-    X, labels, weights = problem(20_000, 4, weighted=True)
-    codes = codes_of(labels, 4)
-    feature_map = draw_feature_map("gaussian", n_features=3, n_components=96)
-    rng = np.random.default_rng(1)
-    linear = LinearModel(feature_map, rng.standard_normal((96, 4)), rng.standard_normal(4))
-    state = LossState(linear, LOSSES["logistic"])
-
-    def part(start, stop, n_threads=1):
-        rows = Rows(Block(0, start, stop), X[start:stop], codes[start:stop], weights[start:stop])
-        with using_threads(n_threads):
-            return sum_loss(rows, state)
-
-    whole = part(0, 20_000, 3)
-    cut = [part(start, min(start + 8192, 20_000)) for start in (16_384, 0, 8192)]
-    total = cut[0] + cut[1] + cut[2]
-    assert whole.n_samples == total.n_samples == 20_000
-    for name in ("loss", "gradient", "intercept_gradient"):
-        assert getattr(whole, name) == getattr(total, name)
-    F = feature_map.transform(X) @ linear.coefficients + linear.intercept
-    P = np.exp(F) / np.exp(F).sum(axis=1, keepdims=True)
-    slope = weights[:, np.newaxis] * (P - (codes + 1) / 2)
-    assert_allclose(whole.loss.value(), -weights @ np.log(P[codes > 0]), rtol=1e-12)
-    assert_allclose(whole.intercept_gradient.value(), slope.sum(axis=0), atol=1e-9)
-
-
 @given(
     scores=st.lists(st.floats(-30, 30), min_size=3, max_size=3),
     own=st.integers(0, 2),
@@ -258,10 +232,10 @@ def test_losses_do_not_overflow(score, code):
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (None, "y has 0 columns"),
-        ([[0.0], [1.0]], r"y holds \[0.0\] in row 5; expected class targets"),
-        ([[1.0, 1.0, -1.0], [1.0, -1.0, -1.0]], r"y holds \[1.0, 1.0, -1.0\] in row 5"),
-        ([[1.0, -1.0], [1.0, -1.0]], "y has 2 columns of class targets; the model has 1"),
+        (None, ["0 columns"]),
+        ([[0.0], [1.0]], ["0.0", "row 5"]),
+        ([[1.0, 1.0, -1.0], [1.0, -1.0, -1.0]], ["1.0", "-1.0", "row 5"]),
+        ([[1.0, -1.0], [1.0, -1.0]], ["2 columns", "1"]),
     ],
 )
 def test_targets_that_are_no_codes_are_refused_with_their_row(y, message):
@@ -269,7 +243,7 @@ def test_targets_that_are_no_codes_are_refused_with_their_row(y, message):
     n_columns = 3 if codes is not None and codes.shape[1] == 3 else 1
     feature_map = draw_feature_map("gaussian", n_features=2, n_components=4)
     linear = LinearModel(feature_map, np.zeros((4, n_columns)), np.zeros(n_columns))
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, *message):
         sum_loss(Rows(Block(0, 5, 7), np.zeros((2, 2)), codes), LossState(linear, LOSSES["logistic"]))
 
 

@@ -5,26 +5,14 @@ import pytest
 from matplotlib.image import imread
 from numpy.testing import assert_allclose
 
+from rff_dist import Gaussian, open_dataset, write_dataset
 from rff_dist.features.bounds import better_map, pairwise_components
-from rff_dist.kernels.stationary import Gaussian
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from tests.command_line import document, refusal, run
 
 
 def test_approximate_measures_the_errors_beside_theory_and_draws_them(folder, tmp_path):
-    options = [
-        "--n-components",
-        "256",
-        "--n-samples",
-        "30",
-        "--n-repeats",
-        "5",
-        "--error",
-        "0.1",
-        "--length-scale",
-        "2",
-    ]
+    options = ["--n-components", "256", "--n-samples", "30", "--n-repeats", "5", "--error", "0.1"]
+    options += ["--length-scale", "2"]
     found = document("approximate", folder / "data.zarr", *options, "--plot", tmp_path / "error.png")
     dataset = open_dataset(folder / "data.zarr")
     mean, largest = found["errors"]["mean"], found["errors"]["max"]

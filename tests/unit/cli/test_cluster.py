@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 from sklearn.datasets import make_blobs
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics import adjusted_rand_score
 
 from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset, save_model, write_dataset
 from rff_dist.errors import IntegrityError, StorageError
@@ -16,6 +16,7 @@ from rff_dist.ridge.models import read_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.records import read_record, write_record
 from tests.command_line import document, run
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(1)
 SMALL = ["--n-clusters", "4", "--n-components", "64", "--n-init", "3", "--seed", "2", "--serial"]
@@ -80,8 +81,6 @@ def test_known_labels_are_compared_as_scikit_learn_does(data, written):
     known, labels = read_array(data, "groups"), read_array(written["output"], "labels")
     found = written["agreement"]
     assert found["adjusted_rand_index"] == pytest.approx(adjusted_rand_score(known, labels), abs=1e-12)
-    information = normalized_mutual_info_score(known, labels)
-    assert found["normalized_mutual_information"] == pytest.approx(information, abs=1e-12)
     assert found["labels"] == ["east", "north", "south", "west"]
     assert np.sum(found["counts"]) == 500
     again = document("evaluate", written["model"], data, "--y", "y", "--serial")
@@ -134,12 +133,12 @@ def test_a_damaged_or_other_model_is_refused(written, tmp_path):
     record = read_record(written["model"])
     arrays = {name: array for name, array in record.arrays.items() if name != "centres"}
     write_record(tmp_path / "damaged", kind=record.kind, metadata=record.metadata, arrays=arrays)
-    with pytest.raises(IntegrityError, match="lack 'centres'"):
+    with refuses(IntegrityError, "'centres'"):
         read_any(tmp_path / "damaged")
-    with pytest.raises(StorageError, match="expected a 'ridge model'"):
+    with refuses(StorageError, "'ridge model'"):
         read_model(written["model"])
     write_record(tmp_path / "other", kind="moments", metadata={}, arrays={})
-    with pytest.raises(StorageError, match="holds a 'moments'"):
+    with refuses(StorageError, "'moments'"):
         load_model(tmp_path / "other")
 
 
@@ -182,16 +181,11 @@ def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_pat
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--n-clusters", "0"], 2, "`n_clusters`"),
         (["--n-clusters", "two"], 2, "expected a whole number"),
         (["--n-clusters", "2,2"], 2, "`n_clusters` is [2, 2]"),
         (["--n-clusters", "600"], 65, "n_samples=500"),
-        (["--init", "random"], 2, "`init` is 'random'"),
         (["--tol", "-1"], 2, "`tol` is '-1'"),
-        (["--length-scale", "evidence"], 2, "expected auto, median or a number"),
         (["--labels", "kind"], 65, "kind"),
-        (["--n-components", "7"], 2, "take 8, or map='phases'"),
-        (["--features", "nystrom", "--design", "iid"], 2, "only features='fourier'"),
         (["--model", "labels.zarr"], 73, "labels.zarr"),
     ],
 )

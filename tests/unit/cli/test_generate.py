@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
+from rff_dist import Gaussian, draw_feature_map, open_dataset
 from rff_dist.data.blocks import Block
-from rff_dist.features.draw import draw_feature_map
-from rff_dist.kernels.stationary import Gaussian
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.workbench.cli.generate import draw_function
 from tests.command_line import document, refusal
 

@@ -6,9 +6,8 @@ import pytest
 import skops.io
 from sklearn.preprocessing import QuantileTransformer
 
-from rff_dist import load_model
+from rff_dist import load_model, open_dataset
 from rff_dist.data.blocks import Block
-from rff_dist.storage.datasets import open_dataset
 from tests.command_line import PLAIN, document, refusal, run
 
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rff_dist import open_dataset, write_dataset
 from rff_dist.models.kinds import read_any
 from rff_dist.ridge.models import read_model
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.cli import models
 from rff_dist.workbench.jobs.steps import lineage_of
 from rff_dist.workbench.results.document import Document

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
+from rff_dist import append_dataset, open_dataset, write_dataset
 from rff_dist.storage import writing
-from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import split as module
 from rff_dist.workbench.jobs.specs import Split
 from tests.command_line import document, refusal

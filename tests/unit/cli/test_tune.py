@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from rff_dist import GroupFolds, Matern, RationalQuadratic, TimeFolds, open_dataset, write_dataset
-from rff_dist.data.labelled import GroupedDataset
+from rff_dist import Matern, RationalQuadratic, open_dataset, write_dataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.fields import options_of
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
 from rff_dist.ridge.models import read_model
-from rff_dist.storage.columns import column_of
-from rff_dist.workbench.jobs.training import Compared
+from rff_dist.workbench.jobs.drawing import TuneFeatures
 from tests.command_line import document, refusal, run
 from tests.plain import search_plain
 
@@ -84,27 +82,6 @@ def test_what_excludes_a_comparison_is_refused(data, tmp_path, options, words):
     assert words in refusal(2, "fit", data, tmp_path / "model", "--kernels", "gaussian,matern", *options)
 
 
-@pytest.mark.parametrize(
-    ("options", "folds"), [(["--groups", "groups"], GroupFolds(5)), (["--time"], TimeFolds(5))]
-)
-def test_folds_are_of_groups_or_of_time_where_asked(data, tmp_path, options, folds):
-    one = ["--kernels", "gaussian", "--length-scales", "1x", "--n-components", "16", "--serial"]
-    found = document("tune", data, tmp_path / "model", *one, *options, "--alpha", "cv-1se")
-    dataset = open_dataset(data)
-    if isinstance(folds, GroupFolds):
-        dataset = GroupedDataset(dataset, column_of(dataset, "groups"))
-    expected = search_plain(
-        dataset,
-        make_candidates(["gaussian"], ["1x"]),
-        engine=SerialEngine(1),
-        n_components=16,
-        alpha="cv-1se",
-        cv=folds,
-    )
-    assert found["digest"] == expected.model.digest()
-    assert found["folds"]["kind"] == type(folds).__name__
-
-
 def test_tune_shows_a_table_with_the_best_and_what_may_lie_beyond(data, tmp_path):
     result = run("tune", data, tmp_path / "model", *SMALL, "--n-components", "16")
     assert result.exit_code == 0, result.stderr
@@ -133,14 +110,8 @@ def test_kernels_are_separated_by_commas_that_are_not_of_their_parameters():
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--length-scales", "wide"], 2, "`length_scales` has 'wide'"),
         (["--length-scales=-1x"], 2, "above 0"),
-        (["--kernels", "gausian"], 2, "did you mean 'gaussian'?"),
         (["--kernels", "laplacian", "--design", "orthogonal"], 2, "isotropic"),
-        (["--n-components", "7"], 2, "take 8, or map='phases'"),
-        (["--alpha", "gcv"], 2, "'cv-1se'"),
-        (["--n-folds", "2", "--time", "--alpha", "cv-1se"], 2, "no standard error"),
-        (["--groups", "groups", "--time"], 2, "groups or of time"),
         (["--groups", "nothing"], 65, "nothing"),
         (["--alphas", "0:1:3"], 2, "LOW:HIGH:N"),
     ],

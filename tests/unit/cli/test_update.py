@@ -1,25 +1,18 @@
 """`rff-dist update`: what it tells, for people and as JSON."""
 
 import json
+from functools import partial
 
-import numpy as np
 import pytest
 
-from rff_dist import Gaussian, SerialEngine, delete_rows, open_dataset, write_dataset
+from rff_dist import Gaussian, SerialEngine, append_dataset, delete_rows, open_dataset, write_dataset
 from rff_dist.ridge.models import read_model, write_model
-from rff_dist.storage.appending import append_dataset
 from rff_dist.workbench.jobs.steps import publish
-from tests import command_line
+from tests import command_line, living_data
 from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(1)
-
-
-def batch(seed, n_samples, *, bad=False, shift=0.0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n_samples, 2)) + np.array([0.0, shift])
-    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
-    return X, 4.0 * rng.permutation(y) if bad else y
+batch = partial(living_data.batch, n_features=2)
 
 
 @pytest.fixture
@@ -96,21 +89,6 @@ def test_a_half_life_is_kept_told_and_followed(job):
     assert read_model(model).statistics.sum_of_weights == 300 + 300 / 2 + 800 / 4
     described = command_line.run("info", model).stdout
     assert "half-life" in described
-    wrong = run(model, data, "--half-life", "a year")
-    assert wrong.exit_code == 2
-    assert "`half_life` is 'a year'; expected a number of loads, such as 12, of days" in wrong.stderr
-
-
-def test_what_is_no_window_is_refused(job, tmp_path):
-    data, model, _ = job
-    wrong = run(model, data, "--window", "2 weeks")
-    assert wrong.exit_code == 2
-    assert "`window` is '2 weeks'; expected a number of loads" in wrong.stderr
-    plain = tmp_path / "plain.zarr"
-    write_dataset(plain, *batch(0, 800), chunk_rows=200, feature_names=["depth", "heat"])
-    unknown = run(model, plain, "--window", "30d")
-    assert unknown.exit_code == 2
-    assert "keeps no versions" in unknown.stderr
 
 
 def test_a_bad_batch_is_kept_out_and_listed(job):
@@ -130,18 +108,6 @@ def test_a_bad_batch_is_kept_out_and_listed(job):
     assert "rows 800 to 1,099, which updates refused" in " ".join(described.split())
     forced = json.loads(run(model, data, "--backfill", "0", "--force", "--json").stdout)
     assert (forced["decision"], forced["n_new"]) == ("published", 300)
-
-
-def test_other_data_and_values_out_of_range_have_their_exit_codes(job, tmp_path):
-    _, model, _ = job
-    other = tmp_path / "other.zarr"
-    write_dataset(other, *batch(5, 900), feature_names=["depth", "heat"])
-    refused = run(model, other)
-    assert refused.exit_code == 65
-    assert "begins with others" in refused.stderr
-    wrong = run(model, other, "--tolerance", "-1")
-    assert wrong.exit_code == 2
-    assert "`tolerance`" in wrong.stderr
 
 
 def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_way_back(job):

@@ -7,16 +7,14 @@ import time
 import numpy as np
 import pytest
 
+from rff_dist import SerialEngine, accumulate, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.clock import Clock, products_words
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.progress import PassFinished, PassResumed, PassStarted, Remark, Work
-from rff_dist.engines.serial import SerialEngine
-from rff_dist.features.draw import draw_feature_map
 from rff_dist.fields import build
 from rff_dist.products.choice import Rate
 from rff_dist.products.protocol import Float64Products
-from rff_dist.statistics.passes import accumulate
 from rff_dist.workbench.cli import main
 from rff_dist.workbench.cli.display import Passes
 

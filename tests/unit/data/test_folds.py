@@ -38,6 +38,7 @@ from rff_dist.statistics.accumulate import (
 )
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.specs import FINE_FRACTION_BITS, StatisticsSpec
+from tests.refusals import refuses
 
 
 def spec_of(feature_map, *, n_targets=2, **facts):
@@ -170,14 +171,14 @@ def test_time_folds_are_contiguous_and_validated_forward():
 
 @pytest.mark.parametrize("n_folds", [1, 0, -3, 2.5, True, "5", 1001])
 def test_a_number_of_folds_out_of_range_is_refused(n_folds):
-    with pytest.raises(InvalidParameterError, match="n_folds"):
+    with refuses(InvalidParameterError, "n_folds"):
         HashFolds(n_folds)
 
 
 def test_what_is_no_number_of_folds_is_refused():
     assert find_folds(3) == HashFolds(3)
     assert find_folds(GroupFolds(3)) == GroupFolds(3)
-    with pytest.raises(InvalidParameterError, match="TimeFolds"):
+    with refuses(InvalidParameterError, "TimeFolds"):
         find_folds("five")
 
 
@@ -195,7 +196,7 @@ def test_what_is_no_number_of_folds_is_refused():
 def test_folds_are_rebuilt_from_their_facts(folds):
     facts = json.loads(json.dumps(folds_to_dict(folds)))
     assert folds_from_dict(facts) == folds
-    with pytest.raises(InvalidParameterError, match="unknown folds 'Others'"):
+    with refuses(InvalidParameterError, "'Others'"):
         folds_from_dict({**facts, "kind": "Others"})
 
 
@@ -203,7 +204,7 @@ def test_given_folds_are_taken_as_they_are_and_checked():
     folds = PredefinedFolds(3)
     given = np.array([2, 0, 1, 1])
     np.testing.assert_array_equal(folds.assign(5, 9, n_samples=9, groups=given), given)
-    with pytest.raises(DataError, match=r"the fold of row 7 is .*3.*; expected one from 0 to 2"):
+    with refuses(DataError, "row 7", "0", "2"):
         folds.assign(5, 9, n_samples=9, groups=np.array([2, 0, 3, 1]))
     with pytest.raises(DataError, match="no fold numbers"):
         folds.assign(5, 9, n_samples=9, groups=None)
@@ -236,7 +237,7 @@ def test_balanced_folds_travel_with_their_table_and_name_themselves_without_it()
 
 
 def test_fewer_groups_than_folds_are_refused():
-    with pytest.raises(DataError, match=r"3 groups of rows with weight.*use at most 3 folds"):
+    with refuses(DataError, "3 groups", "3 folds"):
         GroupFolds(4).balanced(np.arange(3), np.ones(3, np.int64))
     with pytest.raises(DataError, match="all rows with weight are of one group"):
         GroupFolds(4).balanced(np.arange(1), np.ones(1, np.int64))
@@ -292,7 +293,7 @@ def test_blocks_of_contiguous_folds_hold_only_their_own():
     state = Accumulations((Accumulation(feature_map, spec_of(feature_map)),), TimeFolds(10), 1000)
     (found,) = accumulate_fold_rows(rows, state)
     assert [i for i, part in enumerate(found.parts) if part is not None] == [2]
-    with pytest.raises(StatisticsError, match=r"fold 0 .* has no rows"):
+    with refuses(StatisticsError, "fold 0"):
         found.fold(0)
     assert found.sum([0, 1, 2]).n_samples == 100
     with pytest.raises(StatisticsError, match="no rows"):
@@ -443,9 +444,9 @@ def test_leading_tiles_are_the_leading_block(leading, seed):
 def test_more_leading_components_than_there_are_are_refused():
     feature_map = draw_feature_map("gaussian", n_features=3, n_components=8, random_state=0)
     statistics = accumulate_rows(random_rows(9), Accumulation(feature_map, spec_of(feature_map)))
-    with pytest.raises(StatisticsError, match="leading 10"):
+    with refuses(StatisticsError, "10"):
         statistics.leading(10, feature_digest="", scales=feature_map.scales)
-    with pytest.raises(InvalidParameterError, match="leading 10"):
+    with refuses(InvalidParameterError, "10"):
         shortened(feature_map, 10)
     assert shortened(feature_map, 8) is feature_map
 

@@ -16,17 +16,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils.class_weight import compute_class_weight
 
-from rff_dist import SerialEngine, accumulate, draw_feature_map, open_dataset, write_dataset
+from rff_dist import DaskEngine, SerialEngine, accumulate, draw_feature_map, open_dataset, write_dataset
 from rff_dist.data.blocks import Block, BlockTask, cut_blocks
 from rff_dist.data.columns import TEXT
 from rff_dist.data.labelled import GroupedDataset, LabelledDataset, class_weights, count_block, encode
 from rff_dist.data.memory import ArrayDataset, SparseDataset
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.dask_arrays import DaskArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.statistics.inspection import count_labels
 from rff_dist.storage.columns import as_column, open_column
 from rff_dist.storage.datasets import dataset_from_arrays
+from tests.refusals import refuses
 
 N, D = 500, 3
 NAMES = np.array(["setosa", "versicolor", "virginica"], object)
@@ -115,7 +115,7 @@ class TestLabels:
     def test_rows_are_counted_from_the_start_of_the_dataset(self):
         dataset = LabelledDataset(ArrayDataset(np.ones((3, 1))), as_column([1, 2, 9]), np.array([1, 2]))
         for read in (lambda: dataset.read(Block(1, 2, 3)), lambda: dataset.take(np.array([0, 2]))):
-            with pytest.raises(DataError, match="y is 9 in row 2"):
+            with refuses(DataError, "9", "row 2"):
                 read()
 
     def test_labels_of_every_kind_of_text_are_one(self):
@@ -125,7 +125,7 @@ class TestLabels:
 
     def test_one_class_or_another_number_of_rows_is_refused(self):
         source = ArrayDataset(np.ones((3, 1)))
-        with pytest.raises(DataError, match=r"y holds 1 class .*at least 2 classes"):
+        with refuses(DataError, "1 class", "2 classes"):
             LabelledDataset(source, as_column([1, 1, 1]), np.array([1]))
         with pytest.raises(DataError, match=r"inconsistent numbers of samples: \[3, 2\] \(X, y\)"):
             LabelledDataset(source, as_column([1, 2]), np.array([1, 2]))
@@ -227,7 +227,7 @@ class TestCounts:
             count_labels(as_column([1, 2, 1]), source=source, engine=SerialEngine())
 
     def test_no_rows_are_refused(self):
-        with pytest.raises(DataError, match="0 rows"):
+        with refuses(DataError, "0 rows"):
             count_labels(as_column(np.array([], int)), engine=SerialEngine())
 
 
@@ -263,7 +263,7 @@ class TestClassWeights:
             class_weights(given_weights, count_block(np.array([1, 2, 1]), None))
 
     def test_a_class_without_weight_cannot_be_balanced(self):
-        with pytest.raises(DataError, match="class 2 have sample_weight 0"):
+        with refuses(DataError, "class 2", "sample_weight", "0"):
             class_weights("balanced", count_block(np.array([1, 2]), np.array([1.0, 0.0])))
 
 

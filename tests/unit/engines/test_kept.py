@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rff_dist import HashFolds, SerialEngine, draw_feature_map
 from rff_dist.data.blocks import BlockTask, Rows, cut_blocks
-from rff_dist.data.folding import HashFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines import resuming as kept_module
 from rff_dist.engines.progress import BlockDone, Event, PassResumed
 from rff_dist.engines.resuming import Keeper, KeptPass, most_kept, name_pass
-from rff_dist.engines.serial import SerialEngine
-from rff_dist.features.draw import draw_feature_map
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.specs import StatisticsSpec
 

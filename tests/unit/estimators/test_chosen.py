@@ -25,7 +25,6 @@ from rff_dist import (
     SerialEngine,
     tune_kernels,
 )
-from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import MANUAL_VARIABLE, kernel_facts
 from tests.plain import plain_classifier, plain_ridge
 
@@ -191,12 +190,6 @@ def test_an_engine_that_was_given_is_left_as_it_was(frame):
     engine = SerialEngine(1, observers=[print])
     fitted(plain_ridge(n_components=16, alpha=1.0), frame, engine=engine, verbose=1)
     assert engine.observers == (print,)
-
-
-@pytest.mark.parametrize("verbose", [-1, "yes", 1.5])
-def test_verbose_is_a_number(frame, verbose):
-    with pytest.raises(InvalidParameterError, match="`verbose` is"):
-        fitted(ALL[0], frame, verbose=verbose)
 
 
 def test_the_log_of_a_fit_tells_its_phases(frame, caplog):

@@ -14,8 +14,18 @@ import pytest
 import scipy.sparse as sp
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
-from rff_dist import RFFRidge, RFFSampler, SerialEngine, open_dataset, write_dataset
+from rff_dist import (
+    RFFPCA,
+    KernelKMeans,
+    RFFKMeans,
+    RFFRidge,
+    RFFSampler,
+    SerialEngine,
+    open_dataset,
+    write_dataset,
+)
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.dask_arrays import DaskArrayDataset
@@ -23,6 +33,7 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.estimators.inputs import as_labelled, suitable_engine, with_groups
 from rff_dist.storage.columns import as_column, open_column
 from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 N, D = 300, 4
 
@@ -96,13 +107,28 @@ def test_the_same_rows_in_any_form_give_the_same_bits(rows, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_sampler_transforms_any_form_alike(rows, form):
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        RFFSampler(n_components=32, random_state=0),
+        RFFPCA(2, n_random_features=32, random_state=0),
+        RFFKMeans(3, n_components=32, random_state=0),
+        KernelKMeans(3, random_state=0),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_estimators_without_targets_take_any_form_alike(rows, form, estimator):
     X, y = rows
-    expected = RFFSampler(n_components=32, random_state=0).fit_transform(X)
-    given = FORMS[form](X, y)[0]
-    Z = RFFSampler(n_components=32, random_state=0).fit(given).transform(given)
-    assert dask.is_dask_collection(Z) == dask.is_dask_collection(given)
-    assert_array_equal(as_numpy(Z), expected)
+    expected = clone(estimator).fit(X)
+    damaged = "dataset" in form and not isinstance(estimator, RFFSampler)  # y is not looked at
+    given = FORMS[form](X, y * np.nan if damaged else y)[0]
+    model = clone(estimator).fit(given)
+    for name in {"transform", "predict"} & set(dir(estimator)):
+        found = getattr(model, name)(given)
+        if not isinstance(estimator, KernelKMeans):  # for few rows: it computes at once
+            assert dask.is_dask_collection(found) == dask.is_dask_collection(given)
+        # matrix products round by the number of rows worked on together
+        assert_allclose(as_numpy(found), getattr(expected, name)(X), rtol=0, atol=1e-7)
 
 
 def test_a_polars_frame_gives_the_same_bits(rows):
@@ -165,21 +191,6 @@ def test_predictions_of_a_dask_array_are_lazy_and_in_its_chunks(rows):
     assert (Z.shape, Z.dtype) == ((N, 32), np.float64)
     several = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, np.column_stack([y, y, y]))
     assert several.predict(da.from_array(X, chunks=(70, D))).chunks == ((70, 70, 70, 70, 20), (3,))
-
-
-def test_unknown_chunk_sizes_are_computed_in_one_pass(rows):
-    X = rows[0]
-    computed = []
-
-    def counted(piece):
-        computed.append(len(piece))
-        return piece
-
-    lazy = da.from_array(X, chunks=(100, D)).map_blocks(counted, meta=np.empty((0, 0)))
-    unknown = lazy[lazy[:, 0] > -1e9]
-    assert np.isnan(unknown.shape[0])
-    RFFSampler(n_components=32, length_scale=1.0).fit(unknown)
-    assert sorted(computed) == [100, 100, 100]
 
 
 def test_predictions_of_unknown_chunks_have_the_right_values(rows):
@@ -281,12 +292,6 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (lambda X, y: (da.from_array(X[:, 0]), y), DataError, r"X has shape \(300,\); expected \(n_samples"),
-        (lambda X, y: (da.from_array(X[:0]), y[:0]), DataError, r"X has shape \(0, 4\)"),
-        (lambda X, y: (da.from_array(X[:, :0]), y), DataError, r"X has shape \(300, 0\)"),
-        (lambda X, y: (da.from_array(X + 1j), y), DataError, r"X has dtype complex128; expected real"),
-        (lambda X, y: (da.from_array(X.astype(object), chunks=100), y), DataError, r"X has dtype object"),
-        (lambda X, y: (da.from_array(X), y[:-1]), DataError, r"y has shape \(299,\), but X has 300 rows"),
         (lambda X, y: (da.from_array(X), None), DataError, r"RFFRidge requires y to be passed"),
         (lambda X, y: (da.from_array(X), y, np.ones(3)), DataError, r"sample_weight has shape \(3,\)"),
         (lambda X, y: (da.from_array(X), y, -np.ones(N)), DataError, r"sample_weight is -1.0 in row 0"),
@@ -299,7 +304,6 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
         (lambda X, y: (sp.csr_array(with_value(X, np.nan)), y), ValueError, r"Input X contains NaN"),
     ],
     ids=[
-        "Dask 1-D", "Dask 0 rows", "Dask 0 features", "Dask complex", "Dask objects", "Dask y length",
         "Dask no y", "Dask weights length", "Dask negative weights", "Dask zero weights",
         "Zarr y length", "Zarr no y", "dataset without y", "y twice", "no dataset", "sparse NaN",
     ],
@@ -330,7 +334,7 @@ def test_a_dataset_with_other_column_names_is_refused(rows):
     )
     model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(names[0])
     assert list(model.feature_names_in_) == list("abcd")
-    with pytest.raises(DataError, match=r"feature names should match.*'e'.*expected.*'d'"):
+    with refuses(DataError, "'e'", "'d'"):
         model.predict(names[1])
     assert open_dataset(names[1].url).feature_names == tuple("abce")
 
@@ -407,7 +411,7 @@ def test_labels_that_do_not_fit_are_refused(X, y, message):
 
 def test_a_path_without_labels_names_what_it_holds(rows):
     dataset = write_dataset("memory://inputs-unlabelled", rows[0], overwrite=True)
-    with pytest.raises(StorageError, match="has no array 'y'; it holds the arrays 'X'"):
+    with refuses(StorageError, "'y'", "'X'"):
         as_labelled(RFFRidge(), dataset.url, reset=True)
 
 
@@ -419,9 +423,9 @@ def test_groups_are_given_by_value_or_by_the_name_of_a_stored_array(rows):
     for given in ("groups", groups, pd.Series(groups), da.from_array(groups, chunks=70), column):
         assert with_groups(dataset, given).read(Block(0, 0, N)).groups.tolist() == groups.tolist()
     assert with_groups(dataset, None) is dataset
-    with pytest.raises(InvalidParameterError, match="`groups` is 'groups', but these data are not stored"):
+    with refuses(InvalidParameterError, "groups", "'groups'"):
         with_groups(ArrayDataset(X, y), "groups")
-    with pytest.raises(DataError, match=r"inconsistent numbers of samples: \[300, 2\] \(X, groups\)"):
+    with refuses(DataError, "300", "2"):
         with_groups(dataset, [1, 2])
     with pytest.raises(DataError, match="groups is missing"):
         with_groups(dataset, [1.0, np.nan])

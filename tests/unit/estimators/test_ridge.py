@@ -1,29 +1,22 @@
 import itertools
-import pickle
-import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import LinAlgWarning
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.model_selection import GridSearchCV
 
-from rff_dist import Gaussian, RFFRidge, SerialEngine, load_model, save_model
-from rff_dist.data.folding import GroupFolds, TimeFolds
-from rff_dist.data.memory import ArrayDataset
+from rff_dist import GroupFolds, SerialEngine, load_model, save_model
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
 from rff_dist.fitting.options import Penalty
 from rff_dist.kernels.names import KERNELS
 from rff_dist.ridge.solve import solve
-from tests.plain import fit_ridge, plain_ridge
+from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 
 def draw_rows(n_samples=300, n_features=4, n_targets=None, *, seed=0):
@@ -47,25 +40,6 @@ def fitted(rows):
 
 
 # -- scikit-learn's conventions ------------------------------------------------------------------------
-
-
-def test_clone_keeps_the_engine_itself():
-    engine = SerialEngine(n_threads=1)
-    assert clone(RFFRidge(engine=engine)).engine is engine
-
-
-def test_a_pipeline_and_a_grid_search_take_it(rows):
-    X, y = rows
-    search = GridSearchCV(
-        make_pipeline(StandardScaler(), plain_ridge(n_components=32, random_state=0)),
-        {"rffridge__length_scale": [0.01, 3.0]},
-        cv=3,
-    )
-    assert search.fit(X, y).best_params_ == {"rffridge__length_scale": 3.0}
-
-
-def test_a_pickled_estimator_predicts_the_same_bits(fitted, rows):
-    assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(rows[0]), fitted.predict(rows[0]))
 
 
 # -- the solution, against scikit-learn's Ridge on the explicit features -------------------------------
@@ -119,33 +93,6 @@ def test_a_chosen_alpha_gives_the_coefficients_of_that_alpha(alpha):
     assert_same_ridge(model, X, y)
 
 
-@pytest.mark.filterwarnings("ignore:alpha=0.0001 was chosen by gcv, but it is the smallest")
-@pytest.mark.parametrize("fit_intercept", [True, False], ids=["intercept", "no intercept"])
-@pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
-def test_the_path_of_gcv_is_that_of_the_hat_matrix(fit_intercept, n_targets):
-    # Brute force by the definition: for each alpha the n x n matrix that maps y to the predictions
-    X, y = draw_rows(250, n_targets=n_targets)
-    alphas = np.geomspace(1e-4, 1e2, 13)
-    model, _ = fit_ridge(
-        ArrayDataset(X, y),
-        Gaussian(),
-        engine=SerialEngine(1),
-        n_components=40,
-        alpha="gcv",
-        alphas=alphas,
-        fit_intercept=fit_intercept,
-    )
-    Z, n = model.feature_map.transform(X), len(X)
-    for i, alpha in enumerate(alphas):
-        ridge = Ridge(alpha=alpha, fit_intercept=fit_intercept, solver="svd").fit(Z, np.eye(n))
-        hat = ridge.predict(Z)
-        residual = (y - hat.T @ y).reshape(n, -1)
-        gcv = (residual**2).mean(axis=0) / (1 - np.trace(hat) / n) ** 2
-        assert_allclose(model.selection["scores"][i], gcv, rtol=1e-8)
-        assert_allclose(model.selection["degrees_of_freedom"][i], np.trace(hat), rtol=1e-9)
-    assert_array_equal(model.selection["alphas"], alphas)
-
-
 def test_the_chosen_alpha_is_no_worse_than_any_of_the_path():
     X, y = draw_rows(400)
     model = plain_ridge(n_components=64, random_state=0).fit(X, y)
@@ -158,17 +105,6 @@ def test_the_chosen_alpha_is_no_worse_than_any_of_the_path():
 def test_a_given_alpha_leaves_no_path(fitted):
     assert fitted.alpha_ == 0.1
     assert fitted.selection_ == {}
-
-
-def test_integer_weights_repeat_rows():
-    X, y = draw_rows(200)
-    counts = np.random.default_rng(2).integers(0, 4, len(X))
-    kind = {"sample_weight_kind": "frequency"}
-    weighted = plain_ridge(n_components=32, length_scale=2.0, random_state=0, **kind).fit(X, y, counts)
-    repeated = plain_ridge(n_components=32, length_scale=2.0, random_state=0)
-    repeated.fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
-    assert_allclose(weighted.alpha_, repeated.alpha_, rtol=1e-5)  # Brent's own tolerance
-    assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-6)
 
 
 def test_inputs_far_from_zero_are_standardised_before_they_are_float32(rows):
@@ -206,23 +142,6 @@ def test_the_design_is_what_the_kernel_allows(rows, kernel, design):
     assert_array_equal(chosen.coef_, named.coef_)
 
 
-def test_only_a_design_that_is_named_is_refused(rows):
-    with pytest.raises(InvalidParameterError, match=r"orthogonal design needs an isotropic kernel.*'iid'"):
-        plain_ridge("laplacian", n_components=32, design="orthogonal").fit(*rows)
-    with pytest.raises(InvalidParameterError, match=r"unknown `design` 'iit'.*'auto'"):
-        plain_ridge("laplacian", n_components=32, design="iit").fit(*rows)
-
-
-def test_the_seed_decides_and_a_generator_gives_one(rows):
-    def predictions(random_state):
-        return plain_ridge(n_components=32, alpha=0.1, random_state=random_state).fit(*rows).predict(rows[0])
-
-    assert_array_equal(predictions(3), predictions(3))
-    assert_array_equal(predictions(np.random.default_rng(3)), predictions(np.random.default_rng(3)))
-    assert (predictions(3) != predictions(4)).any()
-    assert (predictions(None) != predictions(None)).any()
-
-
 def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows):
     X, y = rows
     ridge = plain_ridge(n_components=512, alpha=0, length_scale=20.0, precision="high", random_state=0)
@@ -234,62 +153,6 @@ def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows)
 # -- parameters ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"n_components": 0}, r"`n_components` is 0; expected an integer of at least 1"),
-        ({"n_components": -1}, r"`n_components` is -1; expected an integer of at least 1"),
-        ({"n_components": 2.5}, r"`n_components` is 2.5; expected an integer"),
-        ({"n_components": "8"}, r"`n_components` is '8'; expected 'auto', an integer, or several"),
-        ({"n_components": []}, r"`n_components` is empty"),
-        ({"n_components": [16, 3.5]}, r"`n_components` is 3.5; expected an integer"),
-        ({"n_components": True}, r"`n_components` is True; expected an integer"),
-        ({"length_scale": 0}, r"`length_scale`.* 0"),
-        ({"length_scale": -1.0}, r"`length_scale`.* -1\.0"),
-        ({"length_scale": [1.0, 2.0, -3.0, 4.0]}, r"`length_scale`.* -3\.0"),
-        ({"length_scale": [1.0, 2.0]}, r"`length_scale`.* 2 .* 4 "),
-        ({"length_scale": np.nan}, r"`length_scale`.* nan"),
-        ({"length_scale": "automatic"}, r"`length_scale` is 'automatic'; expected 'auto'"),
-        ({"alpha": -1}, r"`alpha` is -1; expected 'auto', 'gcv', .* a finite number of at least 0"),
-        ({"alpha": [0.1, -0.1]}, r"`alpha` is \[0.1, -0.1\]"),
-        ({"alpha": []}, r"`alpha` is \[\]"),
-        ({"alpha": np.inf}, r"`alpha` is inf"),
-        ({"alpha": np.nan}, r"`alpha` is nan"),
-        ({"alpha": "gvc"}, r"`alpha` is 'gvc'; expected 'auto'"),
-        ({"alpha": True}, r"`alpha` is True"),
-        ({"alpha": None}, r"`alpha` is None"),
-        ({"cv": 1}, r"`n_folds` is 1; expected an integer in \[2, "),
-        ({"cv": "five"}, r"`cv` is 'five'; expected a number of folds"),
-        ({"cv": True}, r"`cv` is True"),
-        ({"cv": 3, "alpha": 0}, r"`alpha` is 0; cross-validation needs numbers above 0"),
-        ({"cv": 3, "alpha": "gcv"}, r"`cv` is 3, which takes .* Leave one of them out"),
-        ({"n_components": [16, 32], "alpha": "evidence"}, r"`n_components` is \[16, 32\], which takes .*"),
-        ({"cv": TimeSeriesSplit(3)}, r"TimeSeriesSplit, whose splits do not hold out each row once"),
-        ({"cv": TimeFolds(2), "n_components": [8, 16]}, r"one split, whose error has no standard error"),
-        ({"kernel": "gausian"}, r"unknown `kernel` 'gausian' \(did you mean 'gaussian'\?\)"),
-        ({"kernel": 3}, r"unknown `kernel` 3"),
-        (
-            {"kernel": Gaussian(2.0), "length_scale": 3.0},
-            r"`length_scale` is 3.0 together with .* give one of them",
-        ),
-        ({"design": "ortogonal"}, r"unknown `design` 'ortogonal' \(did you mean 'orthogonal'\?\)"),
-        ({"features": "nystroem"}, r"unknown `features` 'nystroem' .did you mean 'nystrom'\?.; expected"),
-        ({"standardize": "yes"}, r"`standardize` is 'yes'; expected True, False, 'rank' or 'auto'"),
-        ({"fit_intercept": 1}, r"`fit_intercept` is 1; expected True or False"),
-        ({"random_state": "zero"}, r"`random_state`.* 'zero'"),
-        ({"random_state": -1}, r"`random_state`.* -1"),
-        ({"engine": "dask"}, r"`engine` is 'dask'; expected a SerialEngine"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_a_bad_parameter_is_refused_at_fit_with_what_is_expected(rows, parameters, message):
-    model = plain_ridge(**{"n_components": 32, **parameters})  # the constructor only stores
-    with pytest.raises(InvalidParameterError, match=message) as caught:
-        model.fit(*rows)
-    assert isinstance(caught.value, ValueError)
-    assert "_fitted" not in vars(model)
-
-
 def test_folds_of_groups_without_groups_are_refused_before_a_pass(rows):
     passes = []
     model = plain_ridge(n_components=8, cv=GroupFolds(3), engine=SerialEngine(observers=[passes.append]))
@@ -299,7 +162,7 @@ def test_folds_of_groups_without_groups_are_refused_before_a_pass(rows):
 
 
 def test_a_bad_parameter_is_refused_before_the_data_are_read(rows):
-    with pytest.raises(InvalidParameterError, match="n_components"):
+    with refuses(InvalidParameterError, "n_components"):
         plain_ridge(n_components=0).fit(np.full((5, 2), np.nan), np.ones(5))
 
 
@@ -312,44 +175,13 @@ def with_value(X, value):
     return X
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (lambda X, y: (X[:, 0], y), ValueError, r"(?s)Expected 2D array, got 1D array.*[Rr]eshape"),
-        (lambda X, y: (X[:0], y[:0]), ValueError, r"0 sample\(s\) .*minimum of 1 is required"),
-        (lambda X, y: (X[:, :0], y), ValueError, r"0 feature\(s\) .*minimum of 1 is required"),
-        (lambda X, y: (X[np.newaxis], y), ValueError, r"3"),
-        (lambda X, y: (X + 1j, y), ValueError, r"Complex data not supported"),
-        (lambda X, y: (X, y + 1j), ValueError, r"Complex data not supported"),
-        (lambda X, y: ([["a"] * 4] * len(X), y), ValueError, r"could not convert string"),
-        (lambda X, y: ([[{}] * 4] * len(X), y), TypeError, r"(float|number)"),
-        (lambda X, y: (with_value(X, np.nan), y), ValueError, r"Input X contains NaN"),
-        (lambda X, y: (with_value(X, np.inf), y), ValueError, r"Input X contains infinity"),
-        (lambda X, y: (X, [np.nan, *y[1:]]), ValueError, r"[Ii]nput y contains NaN"),
-        (lambda X, y: (X, [np.inf, *y[1:]]), ValueError, r"[Ii]nput y contains infinity"),
-        (lambda X, y: (X, None), ValueError, r"requires y to be passed"),
-        (lambda X, y: (X, y[:-1]), ValueError, r"inconsistent numbers of samples: \[300, 299\]"),
-        (lambda X, y: (X, y, -np.ones(len(y))), ValueError, r"[Nn]egative values .*sample_weight"),
-        (lambda X, y: (X, y, np.zeros(len(y))), ValueError, r"at least one non-zero"),
-        (lambda X, y: (X, y, np.full(len(y), np.nan)), ValueError, r"sample_weight contains NaN"),
-        (lambda X, y: (X, y, np.ones(3)), ValueError, r"sample_weight.shape == \(3,\)"),
-    ],
-    ids=[
-        "1-D X", "0 rows", "0 features", "3-D X", "complex X", "complex y", "strings", "objects",
-        "NaN in X", "Inf in X", "NaN in y", "Inf in y", "no y", "y of another length",
-        "negative weights", "weights all zero", "NaN weights", "weights of another length",
-    ],
-)  # fmt: skip
-def test_bad_rows_are_refused_in_scikit_learns_words(rows, change, error, message):
-    with pytest.raises(error, match=message):
-        plain_ridge(n_components=32).fit(*change(*rows))
-
-
 def test_a_value_that_float32_cannot_hold_is_refused_with_row_and_column(rows):
     X, y = rows
-    message = r"too large for dtype\('float32'\): row 7, column 2 holds 1e\+100"
-    with pytest.raises(DataError, match=message):
-        plain_ridge(n_components=32, standardize=False).fit(with_value(X, 1e100), y)
+    model = plain_ridge(n_components=32, standardize=False, alpha=0.1)
+    with refuses(DataError, "'float32'", "row 7", "column 2", "1e+100"):
+        model.fit(with_value(X, 1e100), y)
+    with refuses(ValueError, "row 7", "column 2"):
+        model.fit(X, y).predict(with_value(X, 1e100))
 
 
 def test_numbers_as_objects_are_numbers(fitted, rows):
@@ -371,66 +203,13 @@ def test_one_row_and_constant_columns_fit(rows):
     X, y = rows
     one = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X[:1], y[:1])
     assert_allclose(one.predict(X[:1]), y[:1])
-    with pytest.raises(SolveError, match=r"n_samples=1 leaves no residual.*Give alpha, or more rows"):
+    with refuses(SolveError, "n_samples=1"):
         plain_ridge(n_components=32).fit(X[:1], y[:1])
     constant = plain_ridge(n_components=32, random_state=0).fit(np.ones((20, 2)), np.arange(20.0))
     assert_allclose(constant.predict(np.ones((1, 2))), [9.5])
 
 
-def test_a_failed_fit_leaves_the_fit_before(rows):
-    X, y = rows
-    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
-    before = model.predict(X)
-    with pytest.raises(ValueError, match="NaN"):
-        model.fit(with_value(X, np.nan), y)
-    assert_array_equal(model.predict(X), before)
-
-
 # -- predict and score ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["predict", "score"])
-def test_before_fit_there_is_nothing_to_ask(rows, method):
-    arguments = rows if method == "score" else rows[:1]
-    with pytest.raises(NotFittedError, match="RFFRidge instance is not fitted yet"):
-        getattr(RFFRidge(), method)(*arguments)
-
-
-@pytest.mark.parametrize(
-    "name", ["coef_", "intercept_", "alpha_", "statistics_", "selection_", "model_", "feature_map_"]
-)
-def test_fitted_attributes_are_missing_before_fit(name):
-    assert not hasattr(RFFRidge(), name)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda X: X[:, :3], r"X has 3 features, but RFFRidge is expecting 4 features as input"),
-        (lambda X: X[0], r"(?s)Expected 2D array, got 1D array"),
-        (lambda X: X[:0], r"0 sample\(s\)"),
-        (lambda X: with_value(X, np.nan), r"Input X contains NaN"),
-        (lambda X: with_value(X, -np.inf), r"Input X contains infinity"),
-        (lambda X: X * 1j, r"Complex data not supported"),
-        (lambda X: with_value(X, 1e100), r"row 7, column 2"),
-    ],
-    ids=["3 features", "1-D", "0 rows", "NaN", "Inf", "complex", "beyond float32"],
-)
-def test_bad_rows_to_predict_are_refused(fitted, rows, change, message):
-    with pytest.raises(ValueError, match=message):
-        fitted.predict(change(rows[0]))
-
-
-def test_other_column_names_are_refused_in_scikit_learns_words(rows):
-    X, y = rows
-    frame = pd.DataFrame(X, columns=list("abcd"))
-    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(frame, y)
-    with pytest.raises(ValueError, match=r"(?s)feature names should match.*unseen at fit time.*- e"):
-        model.predict(frame.rename(columns={"d": "e"}))
-    with pytest.raises(ValueError, match=r"(?s)feature names should match.*same order"):
-        model.predict(frame[list("dcba")])
-    with pytest.warns(UserWarning, match="X does not have valid feature names"):
-        model.predict(X)
 
 
 def test_each_row_is_predicted_the_same_in_whatever_company(fitted):
@@ -538,7 +317,7 @@ def test_a_model_stored_without_statistics_says_that_it_cannot_go_on(rows):
     save_model(plain_ridge(n_components=32, random_state=0).fit(X, y), "memory://no-sums", statistics=False)
     loaded = load_model("memory://no-sums")
     assert not hasattr(loaded, "statistics_")
-    with pytest.raises(StatisticsError, match=r"stored without its statistics.*`statistics=True`"):
+    with refuses(StatisticsError, "statistics=True"):
         loaded.partial_fit(X, y)
 
 
@@ -547,7 +326,7 @@ def test_weights_beyond_the_first_calls_grid_are_refused_with_the_largest(rows):
     weights = np.full(len(y), 3.0)
     model = plain_ridge(n_components=32, random_state=0).partial_fit(X, y, weights)
     model.partial_fit(X, y, weights + 1.0)  # 4 = 2², the head-room
-    with pytest.raises(DataError, match=r"sample_weight is 4.5 in row 2, above 4, the largest"):
+    with refuses(DataError, "sample_weight", "4.5", "row 2", "4"):
         model.partial_fit(X, y, np.where(np.arange(len(y)) == 2, 4.5, 1.0))
     assert model.statistics_.n_samples == 600
 
@@ -564,15 +343,9 @@ def test_other_targets_than_the_first_calls_are_refused(rows, n_targets):
 def test_other_columns_than_the_first_calls_are_refused(rows):
     X, y = rows
     model = plain_ridge(n_components=32, random_state=0).partial_fit(X, y)
-    with pytest.raises(ValueError, match="X has 3 features, but RFFRidge is expecting 4"):
+    with refuses(ValueError, "3 features", "RFFRidge", "4"):
         model.partial_fit(X[:, :3], y)
     assert model.statistics_.n_samples == len(X)
-
-
-def test_statistics_of_other_features_do_not_add_up(rows):
-    one, other = (plain_ridge(n_components=32, random_state=seed).fit(*rows).statistics_ for seed in (0, 1))
-    with pytest.raises(StatisticsError, match="feature_digest"):
-        _ = one + other
 
 
 def test_fit_forgets_what_partial_fit_has_added(rows):
@@ -580,9 +353,3 @@ def test_fit_forgets_what_partial_fit_has_added(rows):
     model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
     model.partial_fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
     assert_array_equal(model.fit(X, y).coef_, clone(model).fit(X, y).coef_)
-
-
-def test_ordinary_fits_warn_of_nothing(rows):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        plain_ridge(n_components=64, random_state=0).fit(*rows)

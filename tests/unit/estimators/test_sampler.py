@@ -2,13 +2,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 
 from rff_dist import Gaussian, Laplacian, Matern, RFFSampler
-from rff_dist.errors import InvalidParameterError
 from tests.plain import plain_ridge
 
 
@@ -69,66 +66,3 @@ def test_pandas_output_names_its_columns(X):
     sampler = RFFSampler(n_components=3, random_state=0).set_output(transform="pandas")
     frame = sampler.fit_transform(pd.DataFrame(X, columns=list("abc")))
     assert list(frame.columns) == ["rffsampler0", "rffsampler1", "rffsampler2"]
-
-
-def test_the_seed_decides(X):
-    sampler = RFFSampler(n_components=32, random_state=5)
-    assert_array_equal(clone(sampler).fit_transform(X), clone(sampler).fit_transform(X))
-    assert (clone(sampler).set_params(random_state=6).fit_transform(X) != sampler.fit_transform(X)).any()
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"n_components": 0}, r"`n_components` is 0; expected an integer of at least 1"),
-        ({"n_components": -1}, r"`n_components` is -1; expected an integer of at least 1"),
-        ({"n_components": 2.5}, r"`n_components` is 2.5; expected an integer"),
-        ({"n_components": "8"}, r"`n_components` is '8'; expected an integer"),
-        ({"n_components": True}, r"`n_components` is True; expected an integer"),
-        ({"length_scale": 0.0}, r"`length_scale`.* 0\.0"),
-        ({"length_scale": -2.0}, r"`length_scale`.* -2\.0"),
-        ({"length_scale": "wide"}, r"`length_scale` is 'wide'; expected 'auto', 'median'"),
-        (
-            {"kernel": "laplace", "design": "iid"},
-            r"unknown `kernel` 'laplace' \(did you mean 'laplacian'\?\)",
-        ),
-        ({"design": "iit"}, r"unknown `design` 'iit' \(did you mean 'iid'\?\)"),
-        ({"random_state": "seed"}, r"`random_state`.* 'seed'"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_a_bad_parameter_is_refused_at_fit_with_what_is_expected(X, parameters, message):
-    sampler = RFFSampler(**{"n_components": 32, **parameters})
-    with pytest.raises(InvalidParameterError, match=message):
-        sampler.fit(X)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda X: X[:, 0], r"(?s)Expected 2D array, got 1D array"),
-        (lambda X: X[:0], r"0 sample\(s\)"),
-        (lambda X: X[:, :0], r"0 feature\(s\)"),
-        (lambda X: X + 1j, r"Complex data not supported"),
-        (lambda X: [["a"] * 3] * 4, r"could not convert string"),
-        (lambda X: np.where(X[7, 2] == X, np.nan, X), r"Input X contains NaN"),
-        (lambda X: np.where(X[7, 2] == X, np.inf, X), r"Input X contains infinity"),
-    ],
-    ids=["1-D", "0 rows", "0 features", "complex", "strings", "NaN", "Inf"],
-)
-def test_bad_rows_are_refused_by_fit_and_by_transform(X, change, message):
-    with pytest.raises(ValueError, match=message):
-        RFFSampler(n_components=32).fit(change(X))
-    fitted = RFFSampler(n_components=32, random_state=0).fit(X)
-    with pytest.raises(ValueError, match=message):
-        fitted.transform(change(X))
-
-
-def test_before_fit_there_is_nothing_to_transform_with(X):
-    with pytest.raises(NotFittedError, match="RFFSampler instance is not fitted yet"):
-        RFFSampler().transform(X)
-
-
-def test_another_number_of_columns_is_refused(X):
-    with pytest.raises(ValueError, match="X has 2 features, but RFFSampler is expecting 3 features as input"):
-        RFFSampler(n_components=32, random_state=0).fit(X).transform(X[:, :2])

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import zarr
 
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
+from rff_dist import open_dataset, write_dataset
 from tests.command_line import refusal, run
 
 CODE = """

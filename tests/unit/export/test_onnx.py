@@ -4,8 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from rff_dist import load_model
-from rff_dist.storage.writing import write_dataset
+from rff_dist import load_model, write_dataset
 from tests.command_line import document, refusal, run
 from tests.unit.export.test_export import FEATURES
 

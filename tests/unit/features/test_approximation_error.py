@@ -18,6 +18,7 @@ from rff_dist.features.maps import Standardizer
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Matern
+from tests.refusals import refuses
 
 MEASURES = ["mean", "max", "operator_norm", "relative_operator_norm"]
 
@@ -212,38 +213,38 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"n_samples": 1}, "`n_samples` is 1 and `n_repeats` is 8; expected at least 2"),
-            ({"n_repeats": 1}, "`n_repeats` is 1; expected at least 2"),
-            ({"n_repeats": 2.5}, "`n_repeats` is 2.5"),
-            ({"confidence": 1.0}, "`confidence` is 1.0"),
+            ({"n_samples": 1}, ["n_samples", "1", "n_repeats", "8", "2"]),
+            ({"n_repeats": 1}, ["n_repeats", "1", "2"]),
+            ({"n_repeats": 2.5}, ["n_repeats", "2.5"]),
+            ({"confidence": 1.0}, ["confidence", "1.0"]),
         ],
     )
     def test_a_parameter_out_of_range_is_named(self, X, options, message):
-        with pytest.raises(InvalidParameterError, match=message):
+        with refuses(InvalidParameterError, *message):
             approximation_error("gaussian", draw(Gaussian()), X, **options)
 
     def test_too_few_rows_are_refused(self, X):
-        with pytest.raises(DataError, match="15 rows for 8 disjoint samples"):
+        with refuses(DataError, "15 rows", "8"):
             approximation_error("gaussian", draw(Gaussian()), X[:15])
 
     def test_other_columns_are_refused(self, X):
-        with pytest.raises(DataError, match="expects 3 columns"):
+        with refuses(DataError, "3 columns"):
             approximation_error("gaussian", draw(Gaussian()), X[:, :2])
 
     def test_nan_is_named_by_its_row(self, X):
         broken = X.copy()
         broken[17, 1] = np.nan
-        with pytest.raises(DataError, match="row 17"):
+        with refuses(DataError, "row 17"):
             approximation_error("gaussian", draw(Gaussian()), broken)
 
     @pytest.mark.parametrize("n_components", [[], [256], [7]])
     def test_points_that_the_map_does_not_have_are_refused(self, X, n_components):
-        with pytest.raises(InvalidParameterError, match="`n_components`"):
+        with refuses(InvalidParameterError, "n_components"):
             error_curve("gaussian", draw(Gaussian()), X, n_components=n_components)
 
     def test_an_unknown_measure_is_refused(self, X):
         found = approximation_error("gaussian", draw(Gaussian()), X)
-        with pytest.raises(InvalidParameterError, match="'relative_operator_norm'"):
+        with refuses(InvalidParameterError, "'relative_operator_norm'"):
             found.components_for(0.1, measure="rms")
 
 

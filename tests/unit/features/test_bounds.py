@@ -15,6 +15,7 @@ from rff_dist.features.draw import draw_feature_map
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from tests.refusals import refuses
 
 MAPS = ("pairs", "phases")
 ROUNDING = 1 + 1e-12
@@ -287,7 +288,7 @@ def test_maps_of_a_kernel_without_frequencies_are_alike():
 
 
 def test_one_row_has_no_pairs_to_compare():
-    with pytest.raises(DataError, match="X has 1 rows"):
+    with refuses(DataError, "1 rows"):
         bounds.better_map(Gaussian(), [[1.0]])
 
 

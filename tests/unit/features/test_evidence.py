@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
+from rff_dist import Additive, Cauchy, Gaussian, Laplacian, Linear, Matern, RationalQuadratic, Sinc
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import length_scales as evidence
 from rff_dist.features.length_scales import (
@@ -15,9 +16,6 @@ from rff_dist.features.length_scales import (
     likelihood_weights,
     maximize_evidence,
 )
-from rff_dist.kernels.additive import Additive
-from rff_dist.kernels.explicit import Linear
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 
 
 def maximize(kernel, X, y, sample_weight=None, *, seed=0, frequency_weights=False, **search):

@@ -8,15 +8,13 @@ from sklearn.kernel_approximation import PolynomialCountSketch
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import PolynomialFeatures
 
-from rff_dist import RFFRidge, draw_feature_map, load_model, save_model
+from rff_dist import Gaussian, Linear, Min, Polynomial, RFFRidge, draw_feature_map, load_model, save_model
 from rff_dist.features.explicit import (
     MonomialFeatureMap,
     PolynomialFeatureMap,
     ThresholdFeatureMap,
     draw_sketch,
 )
-from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.stationary import Gaussian
 
 
 def draw(kernel, n_components, *, n_features=1, seed=0):

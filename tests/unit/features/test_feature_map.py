@@ -10,12 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
-from rff_dist.features import fourier
-from rff_dist.features.draw import draw_feature_map
+from rff_dist import Gaussian, Matern, draw_feature_map
+from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.maps import Standardizer
-from rff_dist.kernels.stationary import Gaussian, Matern
+from tests.refusals import refuses
 
 FLOAT32 = 2.0**-23
 MAPS = ("pairs", "phases")
@@ -83,21 +82,6 @@ class TestFeatures:
         angles = X @ features.frequencies
         np.testing.assert_allclose(z[:, 0::2] / features.scale, np.cos(angles), atol=1e-4)
 
-    def test_transform_gives_the_dtype_asked_for(self):
-        features, X = draw(n_components=10), inputs(4)
-        double, single = features.transform(X), features.transform(X, dtype=np.float32)
-        assert double.dtype == np.float64
-        assert single.dtype == np.float32
-        np.testing.assert_array_equal(double.astype(np.float32), single)
-
-    def test_no_rows_give_no_features(self):
-        assert draw(n_components=8).transform(np.empty((0, 3))).shape == (0, 8)
-
-    @pytest.mark.parametrize("shape", [(5,), (5, 2), (5, 4), (1, 5, 3)])
-    def test_inputs_of_another_shape_are_refused(self, shape):
-        with pytest.raises(DataError, match=r"expects 3 columns"):
-            draw().transform(np.zeros(shape))
-
 
 class TestStandardizer:
     SECONDS = 1.7e9 + np.random.default_rng(0).uniform(0, 60, (60, 1))  # a minute of timestamps
@@ -109,32 +93,9 @@ class TestStandardizer:
         exact = Gaussian()((self.SECONDS - mean) / scale)
         assert abs(z @ z.T - exact).max() < 0.1
 
-    def test_it_is_the_same_as_standardised_inputs(self):
-        standardizer = Standardizer(np.array([1.0, -2.0, 0.0]), np.array([2.0, 0.5, 1.0]))
-        with_it, without = draw(standardizer=standardizer), draw()
-        np.testing.assert_array_equal(
-            with_it.transform(inputs(5)), without.transform(standardizer(inputs(5)))
-        )
-        assert with_it.with_standardizer(None).digest() == without.digest()
-        assert without.with_standardizer(standardizer).digest() == with_it.digest()
-
 
 class TestTravelling:
     STANDARDIZER = Standardizer(np.arange(3.0), np.ones(3))
-
-    @pytest.mark.parametrize("map_name", MAPS)
-    def test_a_drawn_map_pickles_small_and_is_drawn_again(self, map_name):
-        features = draw(
-            Matern([1.0, 2.0, 3.0]), n_components=4_096, map=map_name, standardizer=self.STANDARDIZER
-        )
-        data = pickle.dumps(features)
-        assert len(data) < 2_048
-        fourier._draw_matrix.cache_clear()
-        again = pickle.loads(data)
-        assert again.frequencies is not features.frequencies
-        np.testing.assert_array_equal(again.frequencies, features.frequencies)
-        assert again.digest() == features.digest()
-        assert again.spec == features.spec
 
     def test_another_process_draws_the_same_digest(self):
         features = draw("matern", n_components=512, map="phases", standardizer=self.STANDARDIZER)
@@ -143,15 +104,6 @@ class TestTravelling:
             [sys.executable, "-c", code], input=pickle.dumps(features), capture_output=True, check=True
         )
         assert other.stdout.decode().strip() == features.digest()
-
-    def test_a_process_that_draws_otherwise_is_refused(self, monkeypatch):
-        features = draw()
-        data = pickle.dumps(features)
-        off_by_one_bit = features.frequencies.copy()
-        off_by_one_bit[0, 0] = np.nextafter(off_by_one_bit[0, 0], np.float32(np.inf))
-        monkeypatch.setattr(fourier, "_draw_matrix", lambda _: off_by_one_bit)
-        with pytest.raises(BroadcastError, match=rf"expected {features.digest()[:12]}"):
-            pickle.loads(data)
 
     @pytest.mark.parametrize("map_name", MAPS)
     def test_given_frequencies_travel_as_bytes(self, map_name):
@@ -162,13 +114,6 @@ class TestTravelling:
         again = pickle.loads(data)
         assert again.digest() == given_arrays.digest() != drawn.digest()
         np.testing.assert_array_equal(again.transform(inputs(4)), given_arrays.transform(inputs(4)))
-
-    def test_drawn_arrays_cannot_be_written_to(self):
-        """They are shared through a cache, and the digest names them."""
-        features = draw(map="phases")
-        for array in (features.frequencies, features.phases):
-            with pytest.raises(ValueError, match="read-only"):
-                array[0] = 0
 
 
 class TestDigest:
@@ -223,21 +168,21 @@ class TestParameters:
     @pytest.mark.parametrize("n_components", [0, -1, 2.5, 2.0, "8", True, None, np.float64(8)], ids=repr)
     @pytest.mark.parametrize("map_name", MAPS)
     def test_a_bad_n_components_is_refused(self, n_components, map_name):
-        with pytest.raises(InvalidParameterError, match=r"`n_components` is .*integer of at least 1"):
+        with refuses(InvalidParameterError, "n_components", "1"):
             draw(n_components=n_components, map=map_name)
 
     def test_an_odd_number_of_pairs_is_refused_with_the_next_even_one(self):
-        with pytest.raises(InvalidParameterError, match=r"take 8, or map='phases'"):
+        with refuses(InvalidParameterError, "8", "'phases'"):
             draw(n_components=7)
         assert draw(n_components=7, map="phases").n_components == 7
 
     @pytest.mark.parametrize("n_features", [0, -1, 2.0, "3", True, None])
     def test_a_bad_n_features_is_refused(self, n_features):
-        with pytest.raises(InvalidParameterError, match="`n_features`"):
+        with refuses(InvalidParameterError, "n_features"):
             draw(n_features=n_features)
 
     def test_an_unknown_map_is_refused(self):
-        with pytest.raises(InvalidParameterError, match=r"unknown `map` 'pair'.*'pairs', 'phases'"):
+        with refuses(InvalidParameterError, "map", "'pair'", "'pairs'", "'phases'"):
             draw(map="pair")
 
     @pytest.mark.parametrize("n_features", [3, 40])  # a matrix, and the transform that is in its place
@@ -264,5 +209,5 @@ class TestParameters:
 
     @pytest.mark.parametrize("random_state", [-1, 2**64, 1.5, "0", True], ids=repr)
     def test_a_bad_random_state_is_refused_by_its_name(self, random_state):
-        with pytest.raises(InvalidParameterError, match="`random_state`"):
+        with refuses(InvalidParameterError, "random_state"):
             draw(random_state=random_state)

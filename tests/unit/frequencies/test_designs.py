@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from scipy import linalg, stats
 from threadpoolctl import threadpool_limits
 
-from rff_dist import load_model, save_model
-from rff_dist.errors import BroadcastError, InvalidParameterError
-from rff_dist.features import fourier as structured_maps
+from rff_dist.errors import InvalidParameterError
 from rff_dist.features.composed import ConcatenatedFeatureMap
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.features.fourier import FourierFeatureMap, StructuredFeatureMap
@@ -26,7 +24,7 @@ from rff_dist.frequencies.hadamard import HadamardBlocks
 from rff_dist.frequencies.uniforms import scrambled_sobol
 from rff_dist.kernels.base import Kernel, check_design
 from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern, RationalQuadratic
-from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 SMALLEST_P_VALUE = 1e-4  # seeds are fixed; a wrong law gives 1e-20 and less
 ALL_ONES = 2**64 - 1
@@ -46,17 +44,6 @@ def gram_errors(kernel: Kernel, design: str, n_components: int, X: np.ndarray, s
         ).transform(X)
         errors.append((Z @ Z.T - exact)[upper])
     return np.array(errors)
-
-
-def iid_variance(kernel: Kernel, n_components: int, X: np.ndarray) -> float:
-    """Return the mean over pairs of rows of the closed form for cos/sin pairs (Sutherland & Schneider)."""
-    upper = np.triu_indices(len(X), 1)
-    k, k_twice = kernel(X)[upper], kernel(2 * X)[upper]
-    return float(((1 + k_twice - 2 * k**2) / n_components).mean())
-
-
-def mean_and_error(values: np.ndarray) -> tuple[float, float]:
-    return values.mean(), values.std(ddof=1) / np.sqrt(len(values))
 
 
 class TestScrambledSobol:
@@ -116,11 +103,9 @@ class TestScrambledSobol:
 
     def test_more_dimensions_than_the_sequence_has_are_refused(self):
         assert scrambled_sobol(0, 21_200, 1, 1).shape == (1, 1)
-        with pytest.raises(
-            InvalidParameterError, match=r"quasi-monte-carlo.*21_202 dimensions.*'orthogonal'"
-        ):
+        with refuses(InvalidParameterError, "'orthogonal'"):
             scrambled_sobol(0, 21_201, 1, 1)
-        with pytest.raises(InvalidParameterError, match="21_202 dimensions"):
+        with refuses(InvalidParameterError, "21_202 dimensions"):
             check_design(Matern(), "quasi-monte-carlo", 21_201)  # and one for the scale
         check_design(Gaussian(), "quasi-monte-carlo", 21_201)
 
@@ -156,8 +141,7 @@ class TestQuasiMonteCarlo:
         )
         np.testing.assert_array_equal(drawn.frequencies, (first + second).astype(np.float32))
         errors = gram_errors(product, "quasi-monte-carlo", 64, points(2), range(100))
-        mean, error = mean_and_error(errors.mean(axis=1))
-        assert abs(mean) < 4 * error
+        assert abs(stats.ttest_1samp(errors.mean(axis=1), 0.0).statistic) < 4
 
     def test_a_kernel_on_columns_takes_only_their_dimensions(self):
         kernel = Gaussian(0.5).on([2, 0])
@@ -275,26 +259,6 @@ class TestHadamardBlocks:
 
 
 class TestStructured:
-    @pytest.mark.parametrize("kernel", [Gaussian(1.2), Matern(1.2, nu=1.5)], ids=lambda kernel: kernel.name)
-    @pytest.mark.parametrize("n_features", [20, 32])  # up to 16 they are orthogonal draws
-    @pytest.mark.parametrize("times", [1, 4, 16])
-    def test_features_are_unbiased_with_no_more_variance_than_independent_ones(
-        self, kernel, n_features, times
-    ):
-        X = points(n_features) / np.sqrt(n_features)
-        n_components = times * n_features + times * n_features % 2
-        errors = gram_errors(kernel, "structured", n_components, X, range(50))
-        mean, error = mean_and_error(errors.mean(axis=1))
-        assert abs(mean) < 4 * error
-        squared, error = mean_and_error((errors**2).mean(axis=1))
-        assert squared < iid_variance(kernel, n_components, X) + 4 * error
-
-    def test_many_features_of_a_gaussian_have_much_less_variance(self):
-        """As orthogonal ones have: the gain is largest for nearby points in many dimensions."""
-        X = points(64) / 8
-        errors = gram_errors(Gaussian(2.0), "structured", 128, X, range(100))
-        assert (errors**2).mean() < 0.3 * iid_variance(Gaussian(2.0), 128, X)
-
     @pytest.mark.parametrize(
         "kernel",
         [
@@ -308,8 +272,7 @@ class TestStructured:
     def test_composed_kernels_are_unbiased(self, kernel):
         X = points(40) / np.sqrt(40)
         errors = gram_errors(kernel, "structured", 300, X, range(100))
-        mean, error = mean_and_error(errors.mean(axis=1))
-        assert abs(mean) < 4 * error
+        assert abs(stats.ttest_1samp(errors.mean(axis=1), 0.0).statistic) < 4
 
     def test_factors_of_a_product_are_drawn_independently(self):
         kernel, X = Gaussian(2.0) * Gaussian(2.0), points(40) / np.sqrt(40)
@@ -367,13 +330,6 @@ class TestStructuredFeatureMap:
         assert ends[-1] == 2_600
         assert all(end % (512 * features.per_frequency) == 0 for end in ends[:-1])
 
-    def test_any_part_of_a_stripe_can_be_filled(self):
-        features, X = structured(300, 2_600), normal(10, 300)
-        whole, part = np.empty((2_600, 10)), np.empty((1_500, 10))
-        features.fill(X, whole, 0, 2_600)
-        features.fill(X, part, 1_000, 2_500)
-        np.testing.assert_array_equal(part, whole[1_000:2_500])
-
     def test_no_matrix_of_frequencies_is_held(self):
         features = structured(1_024, 8_192, kernel="gaussian")
         held = [features.blocks.rotations, features.blocks.signs, features.blocks.radii]
@@ -382,24 +338,6 @@ class TestStructuredFeatureMap:
     def test_up_to_sixteen_columns_a_matrix_serves(self):
         drawn = draw_feature_map("gaussian", n_features=16, n_components=64, design="structured")
         assert isinstance(drawn, FourierFeatureMap)
-
-    def test_a_drawn_map_pickles_small_and_is_drawn_again(self):
-        features = structured(standardizer=Standardizer(np.zeros(40), np.ones(40)), map="phases")
-        data = pickle.dumps(features)
-        assert len(data) < 2_048
-        structured_maps._draw_blocks.cache_clear()
-        again = pickle.loads(data)
-        assert again.digest() == features.digest()
-        assert again.blocks is not features.blocks
-        np.testing.assert_array_equal(again.transform(normal(3)), features.transform(normal(3)))
-
-    def test_a_process_that_draws_otherwise_is_refused(self, monkeypatch):
-        features = structured()
-        data = pickle.dumps(features)
-        changed = replace(features.blocks, radii=2 * features.blocks.radii)
-        monkeypatch.setattr(structured_maps, "_draw_blocks", lambda _: changed)
-        with pytest.raises(BroadcastError, match=rf"expected {features.digest()[:12]}"):
-            pickle.loads(data)
 
     @pytest.mark.parametrize("map_name", ["pairs", "phases"])
     def test_records_and_bytes_bring_back_the_same_features(self, map_name):
@@ -425,12 +363,6 @@ class TestStructuredFeatureMap:
         ]
         assert len({other.digest() for other in changed}) == len(changed)
 
-    def test_drawn_arrays_cannot_be_written_to(self):
-        blocks = structured().blocks
-        for array in (blocks.rotations, blocks.signs, blocks.radii, blocks.stretch):
-            with pytest.raises(ValueError, match="read-only"):
-                array[0] = 0
-
     def test_a_sum_of_kernels_keeps_the_fast_transform_in_its_parts(self):
         features = draw_feature_map(
             Gaussian() + Matern(), n_features=40, n_components=1_000, design="structured"
@@ -440,16 +372,3 @@ class TestStructuredFeatureMap:
         Z, X = features.transform(normal(6)), normal(6)
         parts = [part.transform(X) for part in features.parts]
         np.testing.assert_allclose(Z @ Z.T, sum(z @ z.T for z in parts), atol=1e-12)
-
-
-@pytest.mark.parametrize("design", ["quasi-monte-carlo", "structured"])
-def test_a_model_of_each_design_is_trained_stored_and_read_again(design, tmp_path):
-    X = normal(600).astype(np.float64)
-    ridge = plain_ridge(n_components=130, design=design, random_state=0).fit(X, np.sin(X[:, 0]))
-    save_model(ridge, tmp_path / "model")
-    again = load_model(tmp_path / "model")
-    assert again.model_.feature_map.digest() == ridge.model_.feature_map.digest()
-    assert again.get_params()["design"] == design
-    np.testing.assert_array_equal(again.predict(X), ridge.predict(X))
-    dense = ridge.model_.feature_map.transform(X) @ ridge.model_.coefficients + ridge.model_.intercept
-    np.testing.assert_allclose(ridge.predict(X), dense[:, 0], rtol=1e-9, atol=1e-12)

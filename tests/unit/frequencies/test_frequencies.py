@@ -12,6 +12,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.designs import DESIGNS, IID, Orthogonal
 from rff_dist.frequencies.uniforms import counter_uniforms, draw_phases, seed_of
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc
+from tests.refusals import refuses
 
 DIMENSIONS = (1, 2, 3, 8)
 N_FREQUENCIES = 6_000
@@ -87,7 +88,7 @@ class TestCounterBasedNumbers:
 
     @pytest.mark.parametrize("seed", [-1, 2**64, True, 1.0, "1", None])
     def test_what_is_no_seed_is_refused(self, seed):
-        with pytest.raises(InvalidParameterError, match=r"`rng` is .*0 to 2\*\*64 - 1"):
+        with refuses(InvalidParameterError, "rng", "2", "64", "1"):
             seed_of(seed)
 
     def test_a_generator_gives_a_new_seed_each_time(self):

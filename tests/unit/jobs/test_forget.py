@@ -11,17 +11,12 @@ import numpy as np
 import pytest
 from numcodecs import Zstd
 
-from rff_dist.engines.serial import SerialEngine
-from rff_dist.kernels.stationary import Gaussian
+from rff_dist import Gaussian, SerialEngine, append_dataset, open_dataset, replace_rows, write_dataset
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes
-from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.corrections import replace_rows
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import tag_snapshot
-from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal
 from tests.plain import fit_ridge
 from tests.stopped_jobs import sum_up

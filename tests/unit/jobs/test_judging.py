@@ -10,11 +10,10 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
+from rff_dist import GroupFolds, HashFolds, SerialEngine, TimeFolds
 from rff_dist.data.columns import MemoryColumn
-from rff_dist.data.folding import GroupFolds, HashFolds, TimeFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.workbench.cli.auto import fit_trees
 from rff_dist.workbench.jobs import judging

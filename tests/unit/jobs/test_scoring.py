@@ -3,17 +3,14 @@
 import numpy as np
 import pytest
 
-from rff_dist import save_model
-from rff_dist.engines.serial import SerialEngine
+from rff_dist import Gaussian, SerialEngine, save_model, write_dataset
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StorageError
 from rff_dist.fields import build
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models import kinds as cluster_model
 from rff_dist.ridge.models import write_model
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import predict as scoring
 from rff_dist.workbench.jobs.specs import Predict
 from rff_dist.workbench.jobs.steps import in_this_process

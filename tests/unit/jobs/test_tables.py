@@ -6,15 +6,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from rff_dist import load_model
+from rff_dist import SerialEngine, load_model, open_dataset
 from rff_dist.classify.fit import LossOptions
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge.fit import fit
 from rff_dist.ridge.models import write_model
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.workbench.jobs.places import Source
 from rff_dist.workbench.jobs.predict import predict
 from rff_dist.workbench.jobs.specs import Predict

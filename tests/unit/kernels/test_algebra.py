@@ -17,6 +17,7 @@ from rff_dist.kernels.base import Constant, Kernel, OnColumns, Product, Scaled, 
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.names import kernel_from_dict
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc, with_length_scale
+from tests.refusals import refuses
 from tests.strategies import composite_kernels, kernels
 
 N_FEATURES = 3
@@ -167,20 +168,20 @@ class TestErrors:
 
     @pytest.mark.parametrize("columns", [[], [0, 0], [-1], [1.5], ["a"], [[0]], None, [True]], ids=str)
     def test_bad_columns_are_refused(self, columns):
-        with pytest.raises(InvalidParameterError, match="`columns` is"):
+        with refuses(InvalidParameterError, "columns"):
             Gaussian().on(columns)
 
     def test_columns_beyond_the_data_are_named(self):
         kernel = Linear().on([0, 4])
-        with pytest.raises(DataError, match=r"column 4, .* 3 columns"):
+        with refuses(DataError, "column 4", "3 columns"):
             kernel(X)
-        with pytest.raises(InvalidParameterError, match=r"column 4, counted from 0, .* 3 columns"):
+        with refuses(InvalidParameterError, "column 4", "0", "3 columns"):
             (Gaussian() + kernel).check_columns(3)
 
     @pytest.mark.parametrize("make", [Sum, Product, lambda k: Scaled(1.0, k), lambda k: OnColumns(k, [0])])
     @pytest.mark.parametrize("kernels", [(), ("gaussian",), None, (1.0,)], ids=str)
     def test_what_is_no_kernel_is_refused(self, make, kernels):
-        with pytest.raises(InvalidParameterError, match="`kernels` is"):
+        with refuses(InvalidParameterError, "kernels"):
             make(kernels)
 
 

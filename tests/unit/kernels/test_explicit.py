@@ -8,6 +8,7 @@ from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
+from tests.refusals import refuses
 
 EXACT = 1e-12
 X = np.random.default_rng(0).standard_normal((30, 4))
@@ -27,13 +28,13 @@ def test_polynomial_is_polynomial_kernel(degree, offset):
 
 @pytest.mark.parametrize("degree", [0, -1, 2.0, True, None, "2"], ids=repr)
 def test_a_bad_degree_is_refused(degree):
-    with pytest.raises(InvalidParameterError, match=r"`degree` is .*integer of at least 1"):
+    with refuses(InvalidParameterError, "degree", "1"):
         Polynomial(degree)
 
 
 @pytest.mark.parametrize("offset", [-0.1, np.nan, np.inf, True, None, "1"], ids=repr)
 def test_a_bad_offset_is_refused(offset):
-    with pytest.raises(InvalidParameterError, match=r"`offset` is .*at least 0"):
+    with refuses(InvalidParameterError, "offset", "0"):
         Polynomial(2, offset)
 
 
@@ -62,24 +63,22 @@ class TestMin:
 
     @pytest.mark.parametrize("end", [np.nan, np.inf, "0", True, [], [[0.0]], [0.0, np.nan], 1j], ids=repr)
     def test_a_bad_end_is_refused(self, end):
-        with pytest.raises(InvalidParameterError, match="`lower` is"):
+        with refuses(InvalidParameterError, "lower"):
             Min(lower=end)
 
     @pytest.mark.parametrize(("lower", "upper"), [(1, 1), (2, 1), ([0, 2], 1), (0, [1, -1])])
     def test_an_empty_interval_is_refused(self, lower, upper):
-        with pytest.raises(InvalidParameterError, match="expected numbers above `lower`"):
+        with refuses(InvalidParameterError, "lower"):
             Min(lower, upper)
 
     def test_without_a_lower_end_it_is_zero_for_a_kernel_called_by_itself(self):
-        with pytest.raises(
-            InvalidParameterError, match=r"`upper` is -1.0; expected numbers above `lower`, 0.0"
-        ):
+        with refuses(InvalidParameterError, "upper", "-1.0", "lower", "0.0"):
             Min(upper=-1.0)([[1.0]])
 
     def test_numbers_of_ends_that_differ_are_refused(self):
-        with pytest.raises(InvalidParameterError, match="`lower` has 2 entries and `upper` 3"):
+        with refuses(InvalidParameterError, "lower", "2 entries", "upper", "3"):
             Min([0, 0], [1, 1, 1])
-        with pytest.raises(InvalidParameterError, match="2 intervals but the data have 3 columns"):
+        with refuses(InvalidParameterError, "2 intervals", "3 columns"):
             Min([0, 0], 1)([[1.0, 1.0, 1.0]])
 
     @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.linalg import toeplitz
 
-from rff_dist import check_positive_definite
+from rff_dist import Matern, check_positive_definite
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels.stationary import Matern
+from tests.refusals import refuses
 
 FUNCTIONS = {
     "box": lambda r: r <= 1,
@@ -65,9 +65,7 @@ def test_the_box_fails_at_the_least_value_of_sin_w_over_w_by_bochners_theorem():
     found = check_positive_definite(lambda r: r <= 0.5)
     assert found.worst_frequency == pytest.approx(4.4934 / 0.5, rel=0.01)
     assert found.worst_density == pytest.approx(-0.2172 * 0.5 / np.pi, rel=0.05)  # smoothed a little
-    with pytest.raises(
-        InvalidParameterError, match=r"frequency 9\..*By Bochner's theorem.*negative eigenvalue"
-    ):
+    with refuses(InvalidParameterError, "frequency 9"):
         found.require()
 
 
@@ -125,7 +123,7 @@ def test_a_function_that_does_not_fall_needs_an_extent():
     def constant(r):
         return np.ones_like(r)
 
-    with pytest.raises(InvalidParameterError, match="give the `extent`"):
+    with refuses(InvalidParameterError, "extent"):
         check_positive_definite(constant)
     assert check_positive_definite(constant, extent=1.0).positive_definite
 

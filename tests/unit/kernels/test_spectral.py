@@ -17,6 +17,7 @@ from rff_dist.kernels import characteristic
 from rff_dist.kernels.characteristic import Law
 from rff_dist.kernels.names import find_kernel, kernel_from_dict
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc, SpectralKernel
+from tests.refusals import refuses
 
 AIM = 1e-10  # what the docstring promises
 REACHED = 1e-12  # what a few hundred panels of degree 15 give in float64
@@ -271,7 +272,7 @@ class TestDescriptions:
     @pytest.mark.parametrize("name", ["nothing", "os", "norm_gen", "rv_histogram", "multivariate_normal", 3])
     def test_a_name_that_is_no_distribution_is_refused(self, name):
         values = {"name": "spectral", "distribution": {"scipy": name, "parameters": {}}, "length_scale": 1.0}
-        with pytest.raises(InvalidParameterError, match=r"scipy\.stats has no distribution"):
+        with refuses(InvalidParameterError, "scipy.stats"):
             kernel_from_dict(values)
 
 
@@ -282,7 +283,7 @@ class TestErrors:
         ids=lambda d: type(d).__name__,
     )
     def test_what_is_no_frozen_distribution_is_refused(self, distribution):
-        with pytest.raises(InvalidParameterError, match=r"expected a frozen distribution of scipy\.stats"):
+        with refuses(InvalidParameterError, "scipy.stats"):
             SpectralKernel(distribution)
 
     @pytest.mark.parametrize(
@@ -300,19 +301,19 @@ class TestErrors:
             SpectralKernel(distribution)
 
     def test_a_discrete_law_of_too_many_values_is_refused(self):
-        with pytest.raises(InvalidParameterError, match="1_048_576 values"):
+        with refuses(InvalidParameterError, "1_048_576"):
             SpectralKernel(stats.zipf(1.5))([[0.0]], [[1.0]])
 
     @pytest.mark.parametrize("name", ["correlated", "singular"])
     def test_other_columns_than_the_law_has_are_named(self, name):
         kernel = SpectralKernel(LAWS[name])
-        with pytest.raises(InvalidParameterError, match="3 dimensions but the data have 2 columns"):
+        with refuses(InvalidParameterError, "3 dimensions", "2 columns"):
             kernel(X[:, :2])
-        with pytest.raises(InvalidParameterError, match="3 dimensions but the data have 4 columns"):
+        with refuses(InvalidParameterError, "3 dimensions", "4 columns"):
             kernel.sample_frequencies(4, 2, rng=0)
 
     def test_it_has_no_default(self):
-        with pytest.raises(InvalidParameterError, match="unknown `kernel` 'spectral'"):
+        with refuses(InvalidParameterError, "kernel", "'spectral'"):
             find_kernel("spectral")
 
 

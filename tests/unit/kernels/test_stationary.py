@@ -8,18 +8,11 @@ from hypothesis import given
 from sklearn.gaussian_process import kernels as sklearn_kernels
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
+from rff_dist import Additive, Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.names import KERNELS, find_kernel
-from rff_dist.kernels.stationary import (
-    Cauchy,
-    Gaussian,
-    Laplacian,
-    Matern,
-    RationalQuadratic,
-    Sinc,
-    Stationary,
-)
+from rff_dist.kernels.stationary import Stationary
+from tests.refusals import refuses
 from tests.strategies import kernels
 
 EXACT = 1e-12  # both sides round: distances, exponentials and a Bessel function in float64
@@ -167,7 +160,7 @@ class TestParameters:
         ids=repr,
     )
     def test_a_bad_length_scale_is_refused(self, kernel, length_scale):
-        with pytest.raises(InvalidParameterError, match=r"`length_scale` .*expected"):
+        with refuses(InvalidParameterError, "length_scale"):
             kernel(length_scale)
 
     @pytest.mark.parametrize("make", [lambda nu: Matern(nu=nu), Gaussian.from_gamma], ids=["nu", "gamma"])
@@ -177,9 +170,9 @@ class TestParameters:
             make(value)
 
     def test_a_wrong_number_of_length_scales_names_both_counts(self):
-        with pytest.raises(InvalidParameterError, match="has 3 entries but the data have 4 columns"):
+        with refuses(InvalidParameterError, "3 entries", "4 columns"):
             Gaussian([1.0, 2.0, 3.0])(X)
-        with pytest.raises(InvalidParameterError, match="has 3 entries but the data have 2 columns"):
+        with refuses(InvalidParameterError, "3 entries", "2 columns"):
             Gaussian([1.0, 2.0, 3.0]).sample_frequencies(2, 4, rng=0)
 
     @pytest.mark.parametrize(
@@ -193,7 +186,7 @@ class TestParameters:
 
     @pytest.mark.parametrize("name", ["box", None, 3])
     def test_an_unknown_kernel_lists_the_known(self, name):
-        with pytest.raises(InvalidParameterError, match=r"\['additive', 'cauchy', 'gaussian', .*, 'sinc'\]"):
+        with refuses(InvalidParameterError, "'additive'", "'cauchy'", "'gaussian'", "'sinc'"):
             find_kernel(name)
 
     def test_kernels_with_equal_parameters_are_equal_and_others_are_not(self):

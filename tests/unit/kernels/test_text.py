@@ -4,12 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rff_dist import Additive, Cauchy, Gaussian, Linear, Matern, Min, Polynomial, RationalQuadratic
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Constant
-from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.names import KERNELS, find_kernel
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Matern, RationalQuadratic
 
 FORMS = {
     "matern:nu=2.5": Matern(nu=2.5),

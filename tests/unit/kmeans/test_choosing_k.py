@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
 from sklearn.metrics import silhouette_score
 
-from rff_dist import Gaussian, SerialEngine, draw_feature_map
+from rff_dist import Gaussian, SerialEngine, draw_feature_map, write_dataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.fields import build
@@ -23,10 +23,10 @@ from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.fit import Comparison, JudgedNumber, mean_silhouettes
 from rff_dist.numerics import machine
 from rff_dist.storage.datasets import ZarrDataset
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.cluster import cluster
 from rff_dist.workbench.jobs.specs import Clustering
 from rff_dist.workbench.jobs.steps import in_this_process
+from tests.refusals import refuses
 from tests.seen import seen
 
 ENGINE = SerialEngine(n_threads=1)
@@ -150,17 +150,10 @@ def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch
     unread = stored(X)
     monkeypatch.setattr(ZarrDataset, "read", lambda *_: pytest.fail("a row was read"))
     monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**29)
-    with pytest.raises(
-        PlanError, match=r"for 30_000 centres \(n_clusters=500, starts=60, n_components=1_024\)"
-    ):
+    with refuses(PlanError, "30_000", "n_clusters=500", "60", "n_components=1_024"):
         compare(unread, n_clusters=[400, 450, 500], n_init=20)
-    with pytest.raises(PlanError, match=r"a worker needs .* n_components=30_000\) but has 512.0 MiB"):
-        kmeans.fit(
-            unread,
-            ClusterSpace(kernel=Gaussian(), n_components=30_000),
-            LloydOptions(n_clusters=500),
-            engine=ENGINE,
-        )
+    with refuses(PlanError, "n_components=30_000", "512.0 MiB"):
+        kmeans.fit(unread, ClusterSpace(Gaussian(), n_components=30_000), LloydOptions(500), engine=ENGINE)
     monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**34)
     monkeypatch.setattr(fit, "machine", seen(machine, available_memory=lambda: 2**28))
     with pytest.raises(PlanError, match="the samples on which numbers of clusters are judged need"):

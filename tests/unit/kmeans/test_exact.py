@@ -2,9 +2,7 @@
 
 import itertools
 
-import dask.array
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse
 from hypothesis import given, settings
@@ -13,14 +11,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
-from rff_dist import Gaussian, KernelKMeans, Laplacian, Linear, Min, write_dataset
+from rff_dist import Gaussian, KernelKMeans, Laplacian, Linear, Min
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.estimators import kernel_kmeans as estimators_module
 from rff_dist.kmeans.exact import Similarities, choose_rows, improve
+from tests.refusals import refuses
 
 
 def squared_distances(gram, weights, labels, n_clusters):
@@ -189,19 +188,6 @@ def test_strips_of_the_gram_change_nothing(monkeypatch):
     assert_array_equal(strips.predict(X), whole.labels_)
 
 
-def test_all_kinds_of_input_give_the_same_labels(tmp_path):
-    X = draw(100, 3, seed=4)
-    expected = KernelKMeans(3, random_state=0).fit(X)
-    stored = write_dataset(tmp_path / "data.zarr", X, X[:, 0], chunk_rows=32)
-    frame = pd.DataFrame(X, columns=list("abc"))
-    lazy = dask.array.from_array(X, chunks=(40, 3))
-    damaged = ArrayDataset(X, np.full(100, np.nan))  # y is ignored
-    for rows in (frame, scipy.sparse.csr_array(X), stored, str(tmp_path / "data.zarr"), lazy, damaged):
-        model = KernelKMeans(3, random_state=0).fit(rows)
-        assert_array_equal(model.labels_, expected.labels_)
-        assert_array_equal(model.predict(rows), expected.labels_)
-
-
 def test_given_labels_and_given_rows_are_starts():
     X = draw(60, seed=2)
     by_rows = KernelKMeans(3, init=[5, 17, 40], standardize=False).fit(X)
@@ -243,47 +229,14 @@ def test_fewer_distinct_rows_than_clusters_are_told():
     assert np.isinf(model.transform(X)).any(axis=0).sum() == 2
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"n_clusters": 0}, "`n_clusters` is 0; expected an integer of at least 1"),
-        ({"max_iter": 0}, "`max_iter` is 0; expected an integer of at least 1"),
-        ({"n_init": 0}, "`n_init` is 0; expected an integer of at least 1"),
-        ({"n_init": "many"}, "`n_init` is 'many'; expected 'auto' or an integer"),
-        ({"n_init": 2, "init": [0, 1, 2]}, "`n_init` is 2 together with a given `init`"),
-        ({"init": "random"}, "unknown `init` 'random'; expected 'k-means\\+\\+'"),
-        ({"init": [0, 1]}, r"`init` has shape \(2,\) and dtype int64; expected .* n_clusters=3 rows"),
-        ({"init": [0.0, 1.0, 2.0]}, "dtype float64"),
-        ({"init": [0, 1, 1]}, "expected row numbers, each once, from 0 to 19"),
-        ({"init": [0, 1, 20]}, "expected row numbers, each once, from 0 to 19"),
-        ({"init": [3] * 20}, "expected labels from 0 to 2"),
-        ({"standardize": "no"}, "`standardize` is 'no'; expected True, False, 'rank' or 'auto'"),
-        ({"length_scale": "evidence"}, "'evidence', which needs targets"),
-        ({"kernel": Gaussian(1.0), "length_scale": 2.0}, "which has its own; give one of them"),
-    ],
-    ids=str,
-)
-def test_a_bad_parameter_is_refused_with_what_is_expected(parameters, message):
-    with pytest.raises(InvalidParameterError, match=message):
-        KernelKMeans(**{"n_clusters": 3, **parameters}).fit(draw(20))
-
-
-def test_bad_rows_are_refused():
+def test_bad_rows_of_a_dataset_are_refused():
     X = draw(20)
-    with pytest.raises(DataError, match="n_samples=20 should be >= n_clusters=21; ask for fewer clusters"):
-        KernelKMeans(21).fit(X)
     damaged = X.copy()
     damaged[7, 1] = np.nan
-    with pytest.raises(ValueError, match="Input X contains NaN"):
-        KernelKMeans(3).fit(damaged)
-    with pytest.raises(DataError, match="Input X contains NaN: row 7, column 1"):
+    with refuses(DataError, "NaN", "row 7", "column 1"):
         KernelKMeans(3).fit(ArrayDataset(damaged))
-    with pytest.raises(DataError, match="Input X contains NaN or infinity: row 7, column 1"):
+    with refuses(DataError, "NaN", "row 7", "column 1"):
         KernelKMeans(3).fit(X).predict(ArrayDataset(damaged))
-    with pytest.raises(NotFittedError):
-        KernelKMeans(3).predict(X)
-    with pytest.raises(ValueError, match="must contain at least one non-zero"):
-        KernelKMeans(3).fit(X, sample_weight=np.zeros(20))
     with pytest.raises(DataError, match="all sample weights are zero"):
         KernelKMeans(3).fit(ArrayDataset(X, sample_weight=np.zeros(20)))
 
@@ -291,7 +244,7 @@ def test_bad_rows_are_refused():
 def test_bad_grams_are_refused():
     gram = Gaussian(1.0)(draw(20))
     model = KernelKMeans(3, kernel="precomputed")
-    with pytest.raises(DataError, match=r"Gram has shape \(20, 19\); expected a square matrix"):
+    with refuses(DataError, "20", "19"):
         model.fit(gram[:, :19])
     skewed = gram.copy()
     skewed[3, 4] += 0.1
@@ -303,13 +256,11 @@ def test_bad_grams_are_refused():
         model.fit(gram, sample_weight=np.zeros(20))
     with pytest.raises(DataError, match="all sample weights are zero"):
         improve(Similarities(gram, np.zeros(20)), np.zeros(20, np.intp), n_clusters=2, max_iter=9)
-    with pytest.raises(ValueError, match="X has 19 features, but KernelKMeans is expecting 20"):
+    with refuses(ValueError, "19 features", "KernelKMeans", "20"):
         model.fit(gram).predict(gram[:, :19])
 
 
 def test_more_rows_than_memory_holds_a_gram_of_are_refused(monkeypatch):
     monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 1000)
-    with pytest.raises(
-        PlanError, match=r"Gram matrix of 20 rows needs 3.1 KiB and there are 1000 B; use RFFKMeans"
-    ):
+    with refuses(PlanError, "20 rows", "3.1 KiB", "1000", "RFFKMeans"):
         KernelKMeans(3).fit(draw(20))

@@ -39,6 +39,7 @@ from tests.clustered_rows import (
     rows_of,
     squared_distances,
 )
+from tests.refusals import refuses
 
 
 @pytest.fixture(params=MAPS)
@@ -125,7 +126,7 @@ def test_whole_numbers_are_compared_and_added_without_error(seed, n_components, 
 
 def test_sums_of_other_shapes_are_not_added():
     sums = [sum_clusters(rows_of(), centres_of(MAPS["pairs"], n_clusters=k)) for k in (2, 3)]
-    with pytest.raises(StatisticsError, match=r"sums over clusters of shape \(1, 2, 64\) and \(1, 3, 64\)"):
+    with refuses(StatisticsError, "1", "2", "64", "3"):
         operator.add(*sums)
 
 
@@ -173,7 +174,7 @@ def test_centres_that_are_close_together_get_the_rows_nearest_to_them():
 
 @pytest.mark.parametrize(
     ("column", "value", "message"),
-    [("X", np.nan, "Input X contains NaN: row 1_234, column 1"), ("w", -1.0, "weight is -1.0 in row 1_234")],
+    [("X", np.nan, ["NaN", "row 1_234", "column 1"]), ("w", -1.0, ["-1.0", "row 1_234"])],
 )
 def test_bad_values_are_named_by_row(column, value, message):
     inputs, weights = X.copy(), WEIGHTS.copy()
@@ -182,7 +183,7 @@ def test_bad_values_are_named_by_row(column, value, message):
     else:
         weights[1234] = value
     rows = Rows(Block(0, 0, N_ROWS), inputs, None, weights)
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, *message):
         sum_clusters(rows, centres_of(MAPS["pairs"], weighted=True))
 
 

@@ -26,14 +26,17 @@ from rff_dist.models.versions import Claims, RegisteredModel, Registry, code_ver
 from rff_dist.storage.documents import Pointer, read_pointer, swap_pointer
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import read_record, write_record
+from tests.refusals import refuses
 from tests.versions import keep_publishing, publish, whole
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", pytest.param("s3", marks=pytest.mark.s3)])
 def url(request, tmp_path):
     """Return the folder of a model that is not there yet, `models/prices`."""
-    root = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(tmp_path / "models")
-    return f"{root}/prices"
+    name = uuid.uuid4().hex
+    if request.param == "s3":
+        return f"{request.getfixturevalue('server').url(name)}/prices"
+    return f"memory://{name}/prices" if request.param == "memory" else str(tmp_path / "models/prices")
 
 
 def numbers(url):
@@ -98,7 +101,8 @@ def test_a_version_that_is_not_promoted_waits(url):
 def test_a_model_of_which_no_version_is_current_cannot_be_read(url):
     publish(url, 1, promote=False)
     assert RegisteredModel(url).current() is None
-    with pytest.raises(StorageError, match="is current"):
+    # an object store does not tell a folder without a current version from none
+    with pytest.raises(StorageError, match="nothing is there" if url.startswith("s3:") else "is current"):
         read_record(url)
 
 
@@ -134,12 +138,12 @@ def test_promoting_the_current_version_again_is_no_step_to_roll_back(url):
 def test_what_is_not_there_is_refused_by_name(url):
     model = RegisteredModel(url)
     assert model.versions() == []
-    with pytest.raises(NoSuchVersionError, match=r"has no version 1; it has no versions"):
+    with refuses(NoSuchVersionError, "version 1"):
         model.promote(1)
     with pytest.raises(NoSuchVersionError, match=r"nothing to roll back"):
         model.rollback()
     publish(url, 1)
-    with pytest.raises(NoSuchVersionError, match=r"has no version 7; it has 1"):
+    with refuses(NoSuchVersionError, "version 7", "1"):
         model.promote(7)
 
 
@@ -197,7 +201,7 @@ def test_a_version_that_cannot_be_written_is_none(url):
         RegisteredModel(url).publish(fail, lineage={})
     assert numbers(url) == [1]
     assert publish(url, 3).number == 3
-    with pytest.raises(InvalidParameterError, match="not JSON"):
+    with refuses(InvalidParameterError, "JSON"):
         RegisteredModel(url).publish(fail, lineage={"n_samples": np.ones(3)})
 
 
@@ -237,7 +241,7 @@ def test_pruning_keeps_the_newest_the_current_and_the_one_before(url, monkeypatc
     with pytest.raises(NoSuchVersionError, match="nothing to roll back to"):
         model.rollback()  # version 1 was removed
     assert publish(url, 7).number == 7  # a number is never used again
-    with pytest.raises(InvalidParameterError, match="`keep` is 0"):
+    with refuses(InvalidParameterError, "keep", "0"):
         model.prune(0)
 
 
@@ -254,7 +258,7 @@ def test_a_version_that_is_being_removed_cannot_become_current(url):
     model, location = RegisteredModel(url), parse_location(url)
     pointer, tagged = read_pointer(location)
     swap_pointer(location, dataclasses.replace(pointer, removing=(1, 2)), expected=tagged)
-    with pytest.raises(NoSuchVersionError, match=r"version 2 .* is being removed"):
+    with refuses(NoSuchVersionError, "version 2"):
         model.promote(2)
     with pytest.raises(NoSuchVersionError, match="nothing to roll back to"):
         model.rollback()
@@ -330,7 +334,7 @@ def test_a_lineage_that_is_lost_is_missed_until_the_version_is_removed(tmp_path,
     model = RegisteredModel(url)
     (tmp_path / "m/versions/2/lineage.json").unlink()
     for look in (model.versions, lambda: model.version(2), lambda: model.promote(2), lambda: model.prune(1)):
-        with pytest.raises(IntegrityError, match=r"lineage\.json of .*versions/2 is lost"):
+        with refuses(IntegrityError, "lineage.json", "2"):
             look()
     assert whole(read_record(url)) == 3
     shutil.rmtree(tmp_path / "m/versions/2")
@@ -366,7 +370,7 @@ def test_a_pointer_of_a_newer_release_is_not_guessed_at(tmp_path, monkeypatch):
     monkeypatch.setattr("rff_dist.storage.documents._VERSION", 2)
     RegisteredModel(url).promote(1)
     monkeypatch.undo()
-    with pytest.raises(VersionError, match="format version 2"):
+    with refuses(VersionError, "version 2"):
         read_record(url)
 
 

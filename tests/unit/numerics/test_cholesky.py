@@ -7,16 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.linalg import LinAlgWarning
-from sklearn.linear_model import Ridge
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from rff_dist.errors import InvalidParameterError, SolveError
+from rff_dist.errors import SolveError
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.solution import SolveStatus
-from tests.ridge_problems import draw_problem, normal_equations
+from tests.refusals import refuses
+from tests.ridge_problems import normal_equations
 
 EPS = np.finfo(np.float64).eps
 
@@ -28,39 +26,6 @@ def spd_equations(n_components: int, n_targets: int, *, seed: int = 0):
     gram = low_rank @ low_rank.T + np.diag(rng.uniform(5.0, 6.0, n_components))
     empty = normal_equations(np.zeros((2, n_components)), np.zeros((2, n_targets)), fit_intercept=False)
     return replace(empty, gram=gram, moments=rng.normal(size=(n_components, n_targets)))
-
-
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("alpha", [1e-3, 1.0, 1e3])
-def test_coefficients_equal_scikit_learns_ridge(fit_intercept, alpha):
-    Z, Y = draw_problem()
-    solution = solve_cholesky(normal_equations(Z, Y, fit_intercept=fit_intercept), alpha)
-    oracle = Ridge(alpha=alpha, solver="svd", fit_intercept=fit_intercept).fit(Z, Y)
-    scale = np.abs(oracle.coef_).max()
-    np.testing.assert_allclose(solution.coefficients, oracle.coef_.T, rtol=1e-9, atol=1e-9 * scale)
-    np.testing.assert_allclose(solution.intercept, oracle.intercept_, rtol=1e-9, atol=1e-9 * scale)
-    assert solution.status is SolveStatus.OK
-    assert solution.effective_rank == Z.shape[1]
-
-
-def test_residual_equals_the_one_of_explicit_predictions():
-    Z, Y = draw_problem()
-    solution = solve_cholesky(normal_equations(Z, Y), 2.5)
-    rss = np.square(Y - Z @ solution.coefficients - solution.intercept).sum(axis=0)
-    np.testing.assert_allclose(solution.residual_sum_of_squares, rss, rtol=1e-9)
-    assert (np.abs(solution.residual_sum_of_squares - rss) <= solution.rss_error_bound).all()
-
-
-def test_each_target_gets_its_own_alpha():
-    Z, Y = draw_problem(n_targets=4)
-    alphas = np.array([10.0, 0.1, 10.0, 3.0])
-    solution = solve_cholesky(normal_equations(Z, Y), alphas)
-    oracle = Ridge(alpha=alphas, solver="cholesky").fit(Z, Y)
-    np.testing.assert_allclose(solution.coefficients, oracle.coef_.T, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(solution.intercept, oracle.intercept_, rtol=1e-9)
-    np.testing.assert_array_equal(solution.alpha, alphas)
-    rss = np.square(Y - Z @ solution.coefficients - solution.intercept).sum(axis=0)
-    np.testing.assert_allclose(solution.residual_sum_of_squares, rss, rtol=1e-9)
 
 
 # 256 is a tile and a strip: one less, one more, whole tiles, and a last tile of one row
@@ -99,13 +64,6 @@ def test_the_callers_thread_limits_are_restored():
         assert threadpool_info() == before
 
 
-def test_only_the_upper_triangle_is_read():
-    equations = spd_equations(600, 2)
-    upper = replace(equations, gram=np.where(np.tri(600, k=-1, dtype=bool), np.nan, equations.gram))
-    expected = solve_cholesky(equations, 1.0).coefficients
-    np.testing.assert_array_equal(solve_cholesky(upper, 1.0).coefficients, expected)
-
-
 def test_gram_is_left_alone_unless_it_may_be_overwritten():
     equations = spd_equations(600, 2)
     before = equations.gram.copy()
@@ -115,34 +73,6 @@ def test_gram_is_left_alone_unless_it_may_be_overwritten():
     assert (equations.gram != before).any()
     np.testing.assert_array_equal(overwritten.coefficients, kept.coefficients)
     np.testing.assert_array_equal(overwritten.residual_sum_of_squares, kept.residual_sum_of_squares)
-
-
-def test_fortran_ordered_and_c_ordered_grams_give_the_same_answer():
-    equations = spd_equations(300, 2)
-    fortran = replace(equations, gram=np.asfortranarray(equations.gram))
-    expected = solve_cholesky(equations, 1.0).coefficients
-    np.testing.assert_allclose(solve_cholesky(fortran, 1.0).coefficients, expected, rtol=1e-12)
-
-
-def test_alpha_zero_without_singularity_is_least_squares_without_a_warning():
-    Z, Y = draw_problem()
-    solution = solve_cholesky(normal_equations(Z, Y, fit_intercept=False), 0.0)
-    oracle = scipy.linalg.lstsq(Z, Y)[0]
-    np.testing.assert_allclose(solution.coefficients, oracle, rtol=1e-8, atol=1e-8 * np.abs(oracle).max())
-    assert solution.status is SolveStatus.OK
-
-
-def test_alpha_zero_on_a_singular_system_warns_with_the_rank_and_gives_the_least_norm():
-    Z, Y = draw_problem(n_samples=20, n_components=30)
-    with pytest.warns(LinAlgWarning, match="rank 20 of 30"):
-        solution = solve_cholesky(normal_equations(Z, Y, fit_intercept=False), 0.0)
-    oracle = scipy.linalg.lstsq(Z, Y)[0]
-    # the Gram squares the condition number, 3e3 here
-    np.testing.assert_allclose(solution.coefficients, oracle, rtol=1e-6, atol=1e-6 * np.abs(oracle).max())
-    assert solution.effective_rank == 20
-    assert solution.status is SolveStatus.RANK_DEFICIENT
-    assert solution.status.causes
-    assert solution.status.remedies
 
 
 def test_all_features_zero_gives_zero_weights_and_says_rank_zero():
@@ -193,7 +123,7 @@ def test_residual_below_rounding_error_is_reported_as_zero_with_a_bound():
 def test_a_gram_that_is_no_gram_is_refused_once_it_is_overwritten():
     equations = spd_equations(300, 1)
     equations.gram[280, 280] = -1e3
-    with pytest.raises(SolveError, match=r"not positive semi-definite.*component 280"):
+    with refuses(SolveError, "280"):
         solve_cholesky(equations, 1.0, overwrite_gram=True)
 
 
@@ -206,42 +136,3 @@ def test_a_gram_that_is_no_gram_warns_and_stays_finite():
     assert any("negative eigenvalue" in str(w.message) for w in caught)
     assert solution.status is SolveStatus.RANK_DEFICIENT
     assert np.isfinite(solution.coefficients).all()
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_gram_that_is_not_finite_is_refused_by_place(value):
-    equations = spd_equations(600, 1)
-    equations.gram[3, 555] = value
-    with pytest.raises(SolveError, match=r"gram\[3, 555\] is (nan|inf)"):
-        solve_cholesky(equations, 1.0)
-
-
-@pytest.mark.parametrize("name", ["moments", "total_sum_of_squares", "feature_means", "target_means"])
-def test_other_sums_that_are_not_finite_are_refused_by_name(name):
-    equations = spd_equations(5, 1)
-    with pytest.raises(SolveError, match=name):
-        solve_cholesky(replace(equations, **{name: np.full_like(getattr(equations, name), np.nan)}), 1.0)
-
-
-@pytest.mark.parametrize("alpha", [-1.0, np.nan, np.inf, "1", True, [1.0, 2.0, 3.0], [[1.0]]])
-def test_bad_alpha_is_refused(alpha):
-    with pytest.raises(InvalidParameterError, match="`alpha`"):
-        solve_cholesky(spd_equations(5, 2), alpha)
-
-
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    n_samples=st.integers(1, 40),
-    n_components=st.integers(1, 40),
-    log_alpha=st.floats(-6.0, 6.0),
-)
-def test_solution_satisfies_the_normal_equations(seed, n_samples, n_components, log_alpha):
-    Z, Y = draw_problem(n_samples, n_components, 2, seed=seed)
-    equations = normal_equations(Z, Y)
-    alpha = 10.0**log_alpha
-    solution = solve_cholesky(equations, alpha)
-    w = solution.coefficients
-    residual = equations.gram @ w + alpha * w - equations.moments
-    # backward stability: relative to the size of the matrix, whatever its condition
-    size = (np.linalg.norm(equations.gram) + alpha) * np.linalg.norm(w) + np.linalg.norm(equations.moments)
-    assert np.linalg.norm(residual) <= 40 * n_components * EPS * size

@@ -13,6 +13,7 @@ from rff_dist.products import choice
 from rff_dist.products.bytes import ByteProducts
 from rff_dist.products.choice import MeasuredWays, Rate, find_wrong_sums, products_for
 from rff_dist.products.protocol import Float64Products
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("exact_bytes")
 
@@ -100,7 +101,7 @@ def test_the_environment_names_a_way(monkeypatch, name):
 
 def test_an_unknown_way_is_refused(monkeypatch):
     monkeypatch.setenv(choice.VARIABLE, "int8")
-    with pytest.raises(InvalidParameterError, match="RFF_DIST_PRODUCTS is 'int8'; expected one of float64"):
+    with refuses(InvalidParameterError, "RFF_DIST_PRODUCTS", "'int8'"):
         products_for(1, 1)
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from rff_dist import Gaussian, SerialEngine
-from rff_dist.storage.writing import write_dataset
+from rff_dist import Gaussian, SerialEngine, write_dataset
 from tests.living_data import CHUNK, draw, make_small
 from tests.plain import fit_ridge
 from tests.ridge_problems import draw_dataset

@@ -16,7 +16,7 @@ from rff_dist.data.blocks import Block
 from rff_dist.data.folding import GroupFolds, HeldInFolds, hold_in
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.errors import DataError, PlanError
 from rff_dist.features import draw
 from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.features.kinds import kernel_of, length_scale_of
@@ -36,6 +36,7 @@ from rff_dist.ridge.solve import solve, solve_folds
 from rff_dist.statistics import passes
 from rff_dist.storage.columns import as_column
 from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(1)
 
@@ -351,25 +352,6 @@ def test_a_given_sum_with_a_linear_kernel_has_room_for_its_columns_in_the_first_
     assert {row["features"] for row in rows} == {"fourier", "nystrom"}
 
 
-@pytest.mark.filterwarnings("ignore:alpha=.* as many degrees of freedom as rows")  # few rows interpolate
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"length_scale": "wide"},
-        {"kernel": "linear", "length_scale": "evidence"},
-        {"features": "nystroem"},
-        {"n_components": "many"},
-        {"design": "ortogonal"},
-    ],
-)
-def test_bad_options_are_refused_before_a_pass(options):
-    passes = []
-    engine = SerialEngine(1, observers=[passes.append])
-    with pytest.raises(InvalidParameterError):
-        fit(ArrayDataset(*additive(50, 2)), RidgeOptions(**options), engine=engine)
-    assert not passes
-
-
 @pytest.mark.parametrize("n_samples", [2, 3, 13, 199, 200])
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by press, but")  # of 2 or 3 rows
 def test_few_rows_take_other_folds_and_no_fold_is_empty(n_samples):
@@ -382,11 +364,11 @@ def test_few_rows_take_other_folds_and_no_fold_is_empty(n_samples):
 
 
 def test_what_one_row_leaves_to_be_chosen_is_refused():
-    with pytest.raises(DataError, match=r"n_samples=1: .* give one number"):
+    with refuses(DataError, "n_samples=1"):
         RFFRidge().fit([[1.0]], [1.0])
-    with pytest.raises(DataError, match="n_samples=1: "):
+    with refuses(DataError, "n_samples=1"):
         plain_ridge(n_components=[8, 16]).fit([[1.0]], [1.0])
-    with pytest.raises(DataError, match="n_samples=1: "):
+    with refuses(DataError, "n_samples=1"):
         plain_ridge(n_components=8, alpha="auto").fit([[1.0]], [1.0])
 
 

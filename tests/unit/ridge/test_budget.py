@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist import RFFClassifier, RFFRidge
+from rff_dist import RFFClassifier, RFFRidge, SerialEngine
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines
 from rff_dist.ridge.budget import MIN_COMPONENTS, Budget, Pace

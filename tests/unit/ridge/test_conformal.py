@@ -37,6 +37,7 @@ from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from tests.plain import plain_ridge
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
 ALPHA = 0.3
@@ -358,7 +359,7 @@ def test_scores_come_back_from_their_arrays():
         dataset, statistics_of(dataset, feature_map, HashFolds(3)), feature_map, alpha=ALPHA, engine=ENGINE
     )
     assert HeldOutScores.from_arrays(scores.to_arrays()) == scores
-    with pytest.raises(StatisticsError, match=r"counts of shape \(9, 2\); expected \(4099, 2\)"):
+    with refuses(StatisticsError, "9", "2", "4099"):
         HeldOutScores.from_arrays({**scores.to_arrays(), "counts": np.zeros((9, 2), np.int64)})
     with pytest.raises(StatisticsError, match="different units"):
         scores + HeldOutScores(scores.counts, 2 * scores.units)
@@ -368,7 +369,7 @@ def test_what_cannot_be_used_is_refused():
     dataset = problem()
     feature_map = features_of(dataset)
     statistics = statistics_of(dataset, feature_map, HashFolds(3))
-    with pytest.raises(StatisticsError, match="count 300 rows, the data have 299"):
+    with refuses(StatisticsError, "300 rows", "299"):
         hold_out_scores(problem(299), statistics, feature_map, alpha=ALPHA, engine=ENGINE)
     models = fold_models(statistics, feature_map, alpha=ALPHA)
     [block] = inspection.blocks_of(dataset)
@@ -379,5 +380,5 @@ def test_what_cannot_be_used_is_refused():
         score_rows(dataset.read(block), grouped)
     scores = score_rows(dataset.read(block), models)
     for coverage in (0.0, 1.0, np.nan, 90):
-        with pytest.raises(InvalidParameterError, match=r"`coverage` is .*; expected a number in \(0, 1\)"):
+        with refuses(InvalidParameterError, "coverage", "0", "1"):
             scores.quantile(coverage)

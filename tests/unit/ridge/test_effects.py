@@ -11,6 +11,7 @@ from rff_dist import Additive, Gaussian, Linear, Matern, Min, Nystrom, RFFRidge
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ridge.effects import column_effect, is_additive
 from tests.plain import plain_classifier, plain_ridge
+from tests.refusals import refuses
 from tests.strategies import composite_kernels
 
 ORDER_1 = Additive(order_2=0, dense=0)
@@ -143,7 +144,7 @@ class TestRefusals:
         X, y = make_rows()
         model = seeded(kernel, features="nystrom").fit(X, y)
         assert not hasattr(model, "effects_")
-        with pytest.raises(AttributeError, match=r"columns act together; .* Additive\(order_2=0, dense=0\)"):
+        with refuses(AttributeError, "order_2=0", "0"):
             _ = model.effects_
         with pytest.raises(InvalidParameterError, match="columns act together"):
             column_effect(model.model_, 0, [0.0])
@@ -160,7 +161,7 @@ class TestRefusals:
         for column in (-1, 4):
             with pytest.raises(InvalidParameterError, match=f"`column` is {column}, .* 4 columns"):
                 column_effect(model, column, [0.0])
-        with pytest.raises(DataError, match="column 2"):
+        with refuses(DataError, "column 2"):
             column_effect(model, 2, [0.0, np.nan])
 
 

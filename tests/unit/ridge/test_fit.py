@@ -43,6 +43,7 @@ from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from tests.plain import fit_ridge, plain_ridge
+from tests.refusals import refuses
 from tests.ridge_problems import draw_dataset
 
 ENGINE = SerialEngine(n_threads=1)
@@ -96,7 +97,7 @@ def test_what_weights_mean_is_said_and_not_guessed():
     )
     assert not passes.weight_grid(moments).repeated
     assert passes.weight_grid(moments, "frequency").repeated
-    with pytest.raises(InvalidParameterError, match="`sample_weight_kind` is 'counts'"):
+    with refuses(InvalidParameterError, "sample_weight_kind", "'counts'"):
         passes.weight_grid(moments, "counts")
 
 
@@ -141,7 +142,7 @@ def test_a_kernel_object_without_a_length_scale_fits_as_its_name_does(dataset):
     assert fit(Matern(nu=2.5), length_scale=2.0).length_scale_ == 2.0
     text = fit("gaussian + 0.1 * linear")
     assert kernel_of(text.feature_map_) == Gaussian(named.length_scale_) + 0.1 * Linear()
-    with pytest.raises(InvalidParameterError, match="`length_scale`"):
+    with refuses(InvalidParameterError, "length_scale"):
         fit(Matern(1.0), length_scale=2.0)
 
 
@@ -189,7 +190,7 @@ class Leaky(ArrayDataset):
 def test_a_row_that_is_lost_stops_the_job_before_the_solve():
     feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
     rows = draw_dataset(40_000)
-    with pytest.raises(StatisticsError, match=r"count 39_999 rows but the data have 40_000"):
+    with refuses(StatisticsError, "39_999 rows", "40_000"):
         passes.accumulate(Leaky(rows.X, rows.y), feature_map, engine=ENGINE)
 
 
@@ -329,7 +330,7 @@ def test_a_fit_that_memory_does_not_hold_is_refused_before_data_are_read(monkeyp
 
     monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 600 * 2**20)
     dataset = Unread(np.zeros((1000, 2)), np.zeros(1000))
-    with pytest.raises(PlanError, match=r"needs .* GiB \(n_components=16_384.* but has 600\.0 MiB"):
+    with refuses(PlanError, "GiB", "600.0 MiB"):
         fit_ridge(dataset, Gaussian(), engine=ENGINE, n_components=16_384)
 
 
@@ -352,28 +353,6 @@ def test_refitting_without_change_changes_no_bit(model):
 
 
 # -- the whole job -------------------------------------------------------------------------------------
-
-
-@settings(max_examples=10)
-@given(n_components=st.integers(1, 40), standardize=st.booleans(), seed=st.integers(0, 2**40))
-def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, seed):
-    dataset = draw_dataset(200)
-    feature_kind = "phases" if n_components % 2 else "pairs"
-    model, solved = fit_ridge(
-        dataset, Gaussian(), engine=ENGINE, n_components=n_components, map=feature_kind, alpha=0.1,
-        standardize=standardize, seed=seed,
-    )  # fmt: skip
-    standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
-    inputs = draw.Inputs(dataset, standardizer if standardize else None, seed)
-    described = KernelFeatures(
-        kernel=Gaussian(), length_scale="median", n_components=n_components, map=feature_kind
-    )
-    feature_map = draw.draw(inputs, described)
-    assert feature_map.digest() == model.feature_map.digest()
-    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=model.statistics.spec)
-    assert statistics == model.statistics
-    assert_array_equal(solve(statistics, Penalty(alpha=0.1)).solution.coefficients, model.coefficients)
-    assert solved.selection is None
 
 
 def test_fit_is_what_the_estimator_does(dataset, model):

@@ -15,7 +15,6 @@ from rff_dist import (
     SerialEngine,
     load_model,
     save_model,
-    write_dataset,
 )
 from rff_dist.data.columns import MemoryColumn
 from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
@@ -32,6 +31,7 @@ from rff_dist.numerics.conjugate_gradients import Stop
 from rff_dist.numerics.solution import SolveStatus
 from rff_dist.ridge import pcg
 from rff_dist.ridge.pcg import random_signs, solve_pcg, validate_alphas
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
 ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
@@ -163,17 +163,6 @@ def test_an_alpha_below_rounding_ends_by_rounding_and_says_so():
     assert found.solution.status is SolveStatus.ILL_CONDITIONED
 
 
-def test_threads_and_order_of_blocks_change_no_bit(tmp_path):
-    rows = draw_rows(40_000, 3, weighted=True)
-    dataset = write_dataset(tmp_path / "rows.zarr", rows.X, rows.y, sample_weight=rows.sample_weight)
-    found = []
-    for n_threads in (1, 2):
-        engine = SerialEngine(n_threads=n_threads)
-        prepared, feature_map = prepared_map(dataset, Gaussian(length_scale=2.0), 128, engine=engine)
-        found.append(solve_pcg(prepared, feature_map, alpha=0.1, fit_intercept=True).solution)
-    assert_array_equal(found[0].coefficients, found[1].coefficients)
-
-
 FOLDS = {"by hash": HashFolds(4), "of groups": GroupFolds(4), "forward in time": TimeFolds(4)}
 
 
@@ -245,13 +234,13 @@ def test_a_model_by_conjugate_gradients_predicts_as_the_direct_one(fitted, tmp_p
 
 def test_what_needs_statistics_says_why_there_are_none(fitted):
     rows, model = fitted
-    with pytest.raises(StatisticsError, match=r"conjugate gradients.*solver='direct'"):
+    with refuses(StatisticsError, "'direct'"):
         model.predict(rows.X, return_std=True)
-    with pytest.raises(StatisticsError, match=r"conjugate gradients.*solver='direct'"):
+    with refuses(StatisticsError, "'direct'"):
         model.partial_fit(rows.X, rows.y)
     with pytest.raises(AttributeError, match="conjugate gradients"):
         _ = model.statistics_
-    with pytest.raises(StatisticsError, match="`solver` 'pcg'"):
+    with refuses(StatisticsError, "solver", "'pcg'"):
         check_updatable(model.model_)
 
 

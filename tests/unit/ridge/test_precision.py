@@ -7,9 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
-from rff_dist import Gaussian, accumulate, draw_feature_map, write_dataset
+from rff_dist import Gaussian, Linear, Min, accumulate, draw_feature_map, write_dataset
 from rff_dist.errors import DataError
-from rff_dist.kernels.explicit import Linear, Min
 from tests.plain import plain_ridge
 
 RNG = np.random.default_rng(5)

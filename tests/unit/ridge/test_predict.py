@@ -14,6 +14,7 @@ from rff_dist.fitting.predicting import check_dataset, transform_in_memory
 from rff_dist.ridge import predict as prediction
 from rff_dist.statistics import inspection
 from tests.plain import fit_ridge
+from tests.refusals import refuses
 from tests.ridge_problems import draw_dataset
 
 ENGINE = SerialEngine(n_threads=1)
@@ -40,9 +41,9 @@ def test_errors_are_those_of_scikit_learn(weighted):
 
 
 def test_evaluation_needs_the_models_columns_and_targets(dataset, model):
-    with pytest.raises(DataError, match="X has 2 features, but the model is expecting 3 features"):
+    with refuses(DataError, "2 features", "3 features"):
         prediction.evaluate(ArrayDataset(dataset.X[:, :2], dataset.y), model, engine=ENGINE)
-    with pytest.raises(DataError, match="y has 0 targets, but the model predicts 1"):
+    with refuses(DataError, "0 targets", "1"):
         prediction.evaluate(ArrayDataset(dataset.X), model, engine=ENGINE)
 
 
@@ -65,7 +66,7 @@ def test_predictions_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets)
 def test_a_prediction_that_fails_leaves_nothing(tmp_path, model):
     X = np.ones((20_000, 3))
     X[19_999, 1] = np.nan
-    with pytest.raises(DataError, match="row 19_999, column 1"):
+    with refuses(DataError, "row 19_999", "column 1"):
         prediction.predict(ArrayDataset(X), model, tmp_path / "out.zarr", engine=ENGINE)
     assert list(tmp_path.iterdir()) == []
 
@@ -84,9 +85,7 @@ def test_a_dataset_with_other_column_names_is_refused(dataset):
     )
     trained, _ = fit_ridge(named, Gaussian(), engine=ENGINE, n_components=8, alpha=0.1)
     check_dataset(named, trained)
-    with pytest.raises(
-        DataError, match=r"columns of X are \['a', 'b', 'd'\], .* trained on \['a', 'b', 'c'\]"
-    ):
+    with refuses(DataError, "'a'", "'b'", "'d'", "'c'"):
         check_dataset(other, trained)
 
 

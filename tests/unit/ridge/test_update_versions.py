@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from rff_dist import HashFolds, append_dataset, delete_rows, open_dataset, replace_rows, write_dataset
 from rff_dist.data.blocks import Block
-from rff_dist.data.folding import HashFolds
 from rff_dist.living import update
 from rff_dist.living.differences import find_differences
 from rff_dist.living.new_rows import find_new_rows
@@ -21,12 +21,8 @@ from rff_dist.living.update import update_model
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation
-from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.corrections import delete_rows, replace_rows
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import expire, roll_back
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.refresh import find_lacking
 from tests.living_data import (
     BLOCK,

@@ -11,6 +11,7 @@ from rff_dist.features.length_scales import MedianDistances
 from rff_dist.ridge.uncertainty import predict_rows_with_std, predictive_model
 from rff_dist.statistics import inspection, passes
 from tests.plain import fit_ridge, plain_ridge
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
 
@@ -49,7 +50,7 @@ def test_the_median_heuristic_names_the_row_of_a_nan(problem):
     weight = np.ones(len(X))
     weight[:1000] = 0.0
     X[2500, 1] = np.nan
-    with pytest.raises(DataError, match="row 2_500"):
+    with refuses(DataError, "row 2_500"):
         median_distance(ArrayDataset(X[:3000], y, np.where(np.arange(3000) == 2500, 1.0, 0.0)))
 
 
@@ -157,9 +158,9 @@ def test_fractions_repeat_no_row(problem):
     X, y = problem
     model = plain_ridge(n_components=16, alpha=1.0, random_state=0, sample_weight_kind="frequency")
     model.fit(X, y, sample_weight=np.full(len(X), 2.0))
-    with pytest.raises(DataError, match=r"sample_weight is 0.5 in row 0, .* whole numbers"):
+    with refuses(DataError, "sample_weight", "0.5", "row 0"):
         model.partial_fit(X, y, sample_weight=np.full(len(X), 0.5))
-    with pytest.raises(DataError, match=r"sample_weight is 0.5 in row 0, .* whole numbers"):
+    with refuses(DataError, "sample_weight", "0.5", "row 0"):
         model.fit(X, y, sample_weight=np.full(len(X), 0.5))
 
 
@@ -204,11 +205,11 @@ def test_score_of_a_constant_target_follows_scikit_learn_for_datasets_too(proble
 
 def test_accumulate_wants_an_open_dataset():
     feature_map = draw_feature_map("gaussian", n_features=2, n_components=4)
-    with pytest.raises(InvalidParameterError, match=r"a str; open it first: open_dataset"):
+    with refuses(InvalidParameterError, "open_dataset"):
         passes.accumulate("data.zarr", feature_map)
 
 
 def test_the_median_heuristic_says_when_it_finds_no_row_with_weight(problem):
     X, y = problem
-    with pytest.raises(DataError, match="none of 3_000 sampled rows has a weight above 0"):
+    with refuses(DataError, "3_000", "0"):
         median_distance(ArrayDataset(X, y, np.zeros(len(X))))

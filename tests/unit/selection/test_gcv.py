@@ -9,6 +9,7 @@ from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.numerics.eigen import decompose
 from rff_dist.selection.gcv import generalized_cross_validation, select_alpha
 from rff_dist.selection.grids import default_alphas
+from tests.refusals import refuses
 from tests.ridge_problems import draw_problem, normal_equations
 
 
@@ -112,7 +113,7 @@ def test_a_residual_that_float64_cannot_resolve_does_not_score_better_than_its_r
 def test_score_is_infinite_where_nothing_is_left_to_judge_by():
     spectrum = decompose(normal_equations(np.ones((1, 4)), np.ones((1, 2))))
     assert np.isinf(generalized_cross_validation(spectrum, [1.0])).all()
-    with pytest.raises(SolveError, match="n_samples=1 leaves no residual"):
+    with refuses(SolveError, "n_samples=1"):
         select_alpha(spectrum)
 
 

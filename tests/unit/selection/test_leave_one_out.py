@@ -1,8 +1,5 @@
 """Leave-one-out errors against refits without each row, by scikit-learn on an explicit Z."""
 
-import functools
-import operator
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -133,22 +130,6 @@ def test_more_components_than_rows_have_errors_too():
     feature_map = features_of(dataset, "fourier", 100)
     expected = refits(feature_map.transform(dataset.X), dataset.y, None, fit_intercept=True)
     assert_allclose(leave_one_out(dataset, feature_map).mean_squared_error, expected, rtol=1e-8)
-
-
-def test_threads_and_the_order_of_blocks_change_no_bit():
-    dataset = problem(40_000, n_targets=2, weights="precisions")
-    feature_map = features_of(dataset, "fourier", 16)
-    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE)
-    state = hat_matrix(statistics, feature_map, alphas=ALPHAS)
-    parts = [leave_out_rows(dataset.read(block), state) for block in inspection.blocks_of(dataset)]
-    assert len(parts) > 1
-    backwards = functools.reduce(operator.add, reversed(parts))
-    found = held_out.leave_one_out(
-        dataset, statistics, feature_map, alphas=ALPHAS, engine=SerialEngine(n_threads=2)
-    )
-    assert found.squared == backwards.squared
-    assert found.weight == backwards.weight
-    assert found.n_samples == backwards.n_samples == 40_000
 
 
 def test_a_row_that_alone_says_what_it_is_makes_the_error_infinite():

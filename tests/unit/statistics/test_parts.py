@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rff_dist import Gaussian, SerialEngine, accumulate, draw_feature_map
-from rff_dist.data.folding import HashFolds
+from rff_dist import Gaussian, HashFolds, SerialEngine, accumulate, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
 from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, plan_fit

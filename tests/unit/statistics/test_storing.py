@@ -13,6 +13,7 @@ from rff_dist.errors import StatisticsError
 from rff_dist.statistics.accumulate import accumulate_rows
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.specs import TileLayout
+from tests.refusals import refuses
 from tests.small_statistics import LIMB_ROWS, accumulation, by_hand, feature_map, random_rows
 
 
@@ -73,7 +74,7 @@ class TestStoring:
     def test_a_gram_of_another_length_is_found(self, length):
         _, metadata, arrays = self.stored(12)
         arrays["gram_low"] = np.resize(arrays["gram_low"], length)
-        with pytest.raises(StatisticsError, match=r"shape \(\d+,\); expected \(78,\)"):
+        with refuses(StatisticsError, "78"):
             RidgeStatistics.from_arrays(metadata, arrays)
 
 

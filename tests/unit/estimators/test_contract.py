@@ -1,0 +1,224 @@
+"""What all estimators refuse, beyond scikit-learn's own checks (test_scikit_learn), and what seeds decide."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import TimeSeriesSplit
+
+from rff_dist import RFFPCA, Gaussian, KernelKMeans, RFFKMeans, RFFSampler, TimeFolds
+from rff_dist.errors import DataError, InvalidParameterError
+from tests.plain import plain_classifier, plain_ridge
+from tests.refusals import refuses
+
+ALL = {
+    "ridge": plain_ridge(n_components=32, alpha=0.1),
+    "classifier": plain_classifier(n_components=32, alpha=0.1),
+    "sampler": RFFSampler(n_components=32),
+    "k-means": RFFKMeans(3, n_components=32),
+    "PCA": RFFPCA(2, n_random_features=32),
+    "exact k-means": KernelKMeans(3),
+}
+ESTIMATORS = pytest.mark.parametrize("estimator", ALL.values(), ids=ALL)
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 4))
+Y = np.repeat([0.0, 1.0], 30)
+
+# -- parameters ----------------------------------------------------------------------------------------
+
+# A message names the parameter and the value; where these are others than those given, they stand after it.
+NOT_ONE_OR_MORE = [0, -1, 2.5, "8", True]
+WRONG = {
+    "n_components": NOT_ONE_OR_MORE,
+    "length_scale": [0, -1.0, np.nan, "wide"],
+    "kernel": ["gausian", 3],
+    "design": ["ortogonal"],
+    "features": ["nystroem"],
+    "standardize": ["yes", 1],
+    "random_state": ["zero", -1],
+    "engine": ["dask"],
+    "verbose": [-1, "yes", 1.5],
+    "alpha": [-1, [0.1, -0.1], [], np.inf, np.nan, "gvc", True, None],
+    "cv": ["five", True],
+    "fit_intercept": [1],
+    "loss": ["hinge", None],
+    "tol": [-1.0, np.nan, "small"],
+    "max_iter": NOT_ONE_OR_MORE,
+    "class_weight": ["even"],
+    "n_clusters": NOT_ONE_OR_MORE,
+    "n_init": [0, "some"],
+    "init": ["random"],
+    "n_principal": NOT_ONE_OR_MORE,
+    "normalize": ["rows"],
+    "whiten": ["yes"],
+}
+NOT_TOGETHER = [
+    ("ridge", {"n_components": []}, "n_components", "empty"),
+    ("ridge", {"n_components": [16, 3.5]}, "n_components", 3.5),
+    ("ridge", {"length_scale": [1.0, 2.0, -3.0, 4.0]}, "length_scale", -3.0),
+    ("ridge", {"length_scale": [1.0, 2.0]}, "length_scale", 2, 4),
+    ("ridge", {"cv": 1}, "n_folds", 1),
+    ("ridge", {"cv": 3, "alpha": 0}, "alpha", 0),
+    ("ridge", {"cv": 3, "alpha": "gcv"}, "cv", 3),
+    ("ridge", {"n_components": [16, 32], "alpha": "evidence"}, "n_components", "[16, 32]"),
+    ("ridge", {"cv": TimeSeriesSplit(3)}, "TimeSeriesSplit"),
+    ("ridge", {"cv": TimeFolds(2), "alpha": "cv", "n_components": [8, 16]}, "one split"),
+    ("ridge", {"kernel": Gaussian(2.0), "length_scale": 3.0}, "length_scale", 3.0),
+    ("ridge", {"kernel": "gausian"}, "did you mean 'gaussian'"),
+    ("ridge", {"design": "ortogonal"}, "did you mean 'orthogonal'"),
+    ("ridge", {"features": "nystroem"}, "did you mean 'nystrom'"),
+    ("ridge", {"kernel": "laplacian", "design": "orthogonal"}, "orthogonal", "'iid'"),
+    ("classifier", {"tol": 0}, "tol", 0),
+    ("classifier", {"class_weight": {7: 1.0}}, "class_weight", 7),
+    ("k-means", {"init": None}, "init", "NoneType"),
+    ("k-means", {"init": np.zeros((3, 4)), "n_init": 2}, "n_init", 2),
+    ("k-means", {"n_principal": 33}, "n_principal", 33, "n_components"),
+    ("k-means", {"normalize": "degree"}, "normalize", "n_principal"),
+    ("k-means", {"normalize": "rows", "n_principal": 2}, "normalize", "'rows'"),
+    ("PCA", {"n_components": 33}, "n_components", 33, "n_random_features"),
+    ("PCA", {"n_random_features": 0}, 0),
+    ("exact k-means", {"n_init": 2, "init": [0, 1, 2]}, "n_init", 2, "init"),
+    ("exact k-means", {"init": [0, 1]}, "init", "n_clusters=3"),
+    ("exact k-means", {"init": [0.0, 1.0, 2.0]}, "init", "float64"),
+    ("exact k-means", {"init": [0, 1, 1]}, "row numbers", 59),
+    ("exact k-means", {"init": [0, 1, 60]}, "row numbers", 59),
+    ("exact k-means", {"init": [3] * 60}, "labels", 2),
+    *((name, {"length_scale": "evidence"}, "'evidence'") for name in ("k-means", "PCA", "exact k-means")),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"), [(a, b) for a, e in ALL.items() for b in WRONG if b in e.get_params()]
+)
+def test_a_value_that_cannot_be_is_refused_at_fit_and_named(name, parameter):
+    for value in WRONG[parameter]:
+        model = clone(ALL[name]).set_params(**{parameter: value})  # the constructor only stores
+        with refuses(InvalidParameterError, parameter, repr(value)) as caught:
+            model.fit(X, Y)
+        assert isinstance(caught.value, ValueError)
+        assert "_fitted" not in vars(model)
+
+
+@pytest.mark.parametrize(("name", "parameters", "named"), [(a, b, c) for a, b, *c in NOT_TOGETHER])
+def test_values_that_do_not_go_together_are_refused_at_fit_and_named(name, parameters, named):
+    with refuses(InvalidParameterError, *named):
+        clone(ALL[name]).set_params(**parameters).fit(X, Y)
+
+
+# -- rows ----------------------------------------------------------------------------------------------
+
+
+def with_value(value):
+    changed = X.copy()
+    changed[7, 2] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "named"),
+    [
+        (X[:, 0], ValueError, ["Expected 2D array", "1D array"]),
+        (X[:0], ValueError, ["0 sample(s)"]),
+        (X[:, :0], ValueError, ["0 feature(s)"]),
+        (X[np.newaxis], ValueError, ["3"]),
+        (X + 1j, ValueError, ["Complex"]),
+        ([["a"] * 4] * 60, ValueError, ["string"]),
+        ([[{}] * 4] * 60, TypeError, []),
+        (with_value(np.nan), ValueError, ["Input X", "NaN"]),
+        (with_value(-np.inf), ValueError, ["Input X", "infinity"]),
+    ],
+    ids=["1-D", "0 rows", "0 features", "3-D", "complex", "strings", "objects", "NaN", "infinity"],
+)
+@ESTIMATORS
+def test_bad_rows_are_refused_at_fit_and_afterwards_in_scikit_learns_words(estimator, rows, error, named):
+    model = clone(estimator).fit(X, Y)
+    for method in ("fit", "predict", "transform"):
+        if hasattr(model, method):
+            with refuses(error, *named):
+                getattr(model, method)(*([rows, Y] if method == "fit" else [rows]))
+
+
+@pytest.mark.parametrize(
+    ("weights", "named"),
+    [
+        (-np.ones(60), ["Negative values", "sample_weight"]),
+        (np.zeros(60), ["at least one non-zero"]),
+        (np.full(60, np.nan), ["sample_weight", "NaN"]),
+        (np.ones(3), ["(3,)"]),
+    ],
+    ids=["negative", "zero", "NaN", "another length"],
+)
+@pytest.mark.parametrize("name", ["ridge", "classifier", "k-means", "PCA", "exact k-means"])
+def test_bad_weights_are_refused(name, weights, named):
+    with refuses(ValueError, *named):
+        clone(ALL[name]).fit(X, Y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("name", ["ridge", "classifier"])
+@pytest.mark.parametrize(
+    ("y", "named"),
+    [
+        (None, ["requires y to be passed"]),
+        (Y[:-1], ["inconsistent numbers of samples: [60, 59]"]),
+        (np.where(np.arange(60) == 3, np.nan, Y), ["NaN"]),
+        (np.where(np.arange(60) == 3, np.inf, Y), ["infinity"]),
+        (Y + 1j, []),
+    ],
+    ids=["none", "another length", "NaN", "infinity", "complex"],
+)
+def test_bad_targets_are_refused(name, y, named):
+    with refuses(ValueError, *named):
+        clone(ALL[name]).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("y", "named"), [(np.zeros(60, int), ["1 class", "2 classes"]), (Y + 0.5 * X[:, 0], ["continuous"])]
+)
+def test_what_is_no_set_of_classes_is_refused(y, named):
+    with refuses(ValueError, *named):
+        clone(ALL["classifier"]).fit(X, y)
+
+
+@pytest.mark.parametrize("name", ["k-means", "exact k-means"])
+def test_fewer_rows_than_clusters_are_refused(name):
+    with refuses(DataError, "n_samples=2", "n_clusters=3"):
+        clone(ALL[name]).fit(X[:2])
+
+
+# -- fits ----------------------------------------------------------------------------------------------
+
+
+def outputs(model):
+    return model.transform(X) if hasattr(model, "transform") else model.predict(X)
+
+
+@ESTIMATORS
+def test_a_failed_fit_leaves_the_fit_before(estimator):
+    model = clone(estimator).fit(X, Y)
+    before = outputs(model)
+    with refuses(ValueError, "NaN"):
+        model.fit(with_value(np.nan), Y)
+    np.testing.assert_array_equal(outputs(model), before)
+
+
+@ESTIMATORS
+def test_the_seed_decides_and_a_generator_gives_one(estimator):
+    def fitted(random_state):
+        return outputs(clone(estimator).set_params(random_state=random_state).fit(X, X[:, 0] > 0))
+
+    for same in (lambda: 3, lambda: np.random.default_rng(3)):
+        np.testing.assert_array_equal(fitted(same()), fitted(same()))
+    if estimator in (ALL["ridge"], ALL["sampler"]):  # others may find the same classes and clusters
+        assert (fitted(3) != fitted(4)).any()
+        assert (fitted(None) != fitted(None)).any()
+
+
+@ESTIMATORS
+def test_before_fit_there_is_nothing_to_ask(estimator):
+    known = {name for name in dir(type(estimator)) if name.endswith("_") and not name.startswith("_")}
+    for name in {*known, "feature_map_", "coef_", "labels_", "components_"}:
+        assert not hasattr(estimator, name), name
+    for method in ("predict", "predict_proba", "decision_function", "transform", "score"):
+        if hasattr(estimator, method):
+            with refuses(NotFittedError, type(estimator).__name__):
+                getattr(estimator, method)(*([X, Y] if method == "score" else [X]))
