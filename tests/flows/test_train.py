@@ -27,6 +27,7 @@ from rff_dist.data import blocks
 from rff_dist.engines import resuming
 from rff_dist.engines.progress import BlockDone, PassResumed
 from rff_dist.errors import ClusterLostError, DataError, InvalidParameterError, OutputExistsError
+from rff_dist.features.feature_options import find_features
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.flows import running
 from rff_dist.flows.running import lend_engine

@@ -281,8 +281,7 @@ WRONG = {
         "length_scale": [-1.0, "automatic", []],
         "alpha": [-1.0, float("nan")],
         "kernel": ["gausian", "matern:mu=1.5"],
-        "features": ["nystroem"],
-        "centres": ["k-means++"],
+        "features": ["nystroem", "nystrom:best"],
         "missing_chunks": ["skip"],
         "seed": [-1],
         "n_workers": [0],
@@ -293,7 +292,7 @@ WRONG = {
         "n_components": [9, [8, 0]],
         "alpha": ["gcv"],
         "n_folds": [1],
-        "centres": ["k-means++"],
+        "features": ["nystrom:best"],
     },
     ClusterParameters: {
         "n_clusters": [0, [], [3, 3]],

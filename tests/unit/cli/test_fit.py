@@ -39,7 +39,7 @@ BAD_VALUES = [
     (["--n-components", "64,128", "--alpha", "press"], "n_components", "not by press"),
     (["--plot", "p.png", "--alpha", "1"], "plot", "give alpha='cv'"),
     (["--class-weight", "balanced"], "class_weight", "add classify=True"),
-    (["--features", "auto", "--centres", "uniform"], "centres", "nystrom"),
+    (["--features", "nystrom:best"], "features", "nystrom:k-means++"),
     (["--seed", "-1"], "seed", "'-1'"),
     (["--seed", "18446744073709551616"], "seed", "up to 18446744073709551615"),
     (["--serial", "--n-workers", "2"], "serial", "n_workers"),

@@ -10,7 +10,7 @@ from rff_dist.fields import options_of
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
 from rff_dist.ridge.models import read_model
-from rff_dist.workbench.jobs.drawing import TuneFeatures
+from rff_dist.workbench.jobs.training import Compared
 from tests.command_line import document, refusal, run
 from tests.plain import search_plain
 

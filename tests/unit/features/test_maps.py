@@ -11,7 +11,7 @@ from rff_dist import Gaussian, Laplacian, Linear, Matern, Min, Nystrom, SerialEn
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import BroadcastError, DataError
 from rff_dist.features import fourier
-from rff_dist.features.draw import FeatureOptions
+from rff_dist.features.feature_options import FeatureOptions
 from rff_dist.features.maps import Standardizer
 from rff_dist.features.nystrom import draw_nystrom
 from rff_dist.kernels.additive import Additive
@@ -34,7 +34,7 @@ def nystrom(kernel):
 
 
 def principal(**options):
-    given = FeatureOptions(Gaussian(6.0), length_scale=None, n_components=64, **options)
+    given = FeatureOptions(kernel=Gaussian(6.0), length_scale=None, n_components=64, **options)
     return pca.fit_components(
         ArrayDataset(X), given, n_components=5, normalize=None, engine=SerialEngine(1)
     ).features()

@@ -153,7 +153,8 @@ def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch
     with refuses(PlanError, "30_000", "n_clusters=500", "60", "n_components=1_024"):
         compare(unread, n_clusters=[400, 450, 500], n_init=20)
     with refuses(PlanError, "n_components=30_000", "512.0 MiB"):
-        kmeans.fit(unread, ClusterSpace(Gaussian(), n_components=30_000), LloydOptions(500), engine=ENGINE)
+        space = ClusterSpace(kernel=Gaussian(), n_components=30_000)
+        kmeans.fit(unread, space, LloydOptions(n_clusters=500), engine=ENGINE)
     monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**34)
     monkeypatch.setattr(fit, "machine", seen(machine, available_memory=lambda: 2**28))
     with pytest.raises(PlanError, match="the samples on which numbers of clusters are judged need"):
