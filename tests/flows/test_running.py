@@ -243,7 +243,7 @@ def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
         state = train(**parameters.model_dump(), return_state=True)
     assert state.is_failed()
     assert time.monotonic() - start < 60
-    with refuses(JobTimeoutError, "timeout_minutes", "0.00833"):
+    with refuses(JobTimeoutError, "timeout_minutes", "0.00833333"):
         state.result()
     assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
     assert "took longer" in Artifact.get("rff-train-stopped-model").data

@@ -330,7 +330,7 @@ TOGETHER = [
     (TuneParameters, {"alpha": 1.0, "alphas": [1.0, 2.0]}, "alpha", 1.0, "alphas"),
     (TuneParameters, {"n_folds": 2, "time": True, "n_components": [8, 16]}, "n_folds=2", "one split"),
     (TuneParameters, {"groups": "g", "time": True}, "groups", "time"),
-    (TuneParameters, {"kernel": "gaussian"}, "kernel", "'kernels'"),
+    (TuneParameters, {"kernel": "gaussian"}, "kernel", "kernels"),
     (ClusterParameters, NOT_ISOTROPIC, "orthogonal", "design='iid'"),
     (ClusterParameters, {"features": "nystrom", "design": "iid"}, "design", "'iid'"),
     (ClusterParameters, {"output": ""}, "location", "''"),
