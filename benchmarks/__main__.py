@@ -35,6 +35,7 @@ LONG = (  # minutes to an hour each
     "an_update_takes_what_changed",
     "falkons_errors_in_half_its_time",
     "lloyd_pass_keeps_up_with_stored_features",
+    "clusters_are_the_same_on_any_workers",
     "one_pass_beats_grid_search",
     "a_flow_takes_seconds_beyond_its_passes",
     "pairs_or_phases",

@@ -47,7 +47,7 @@ RIDGES: dict[str, dict[str, Any]] = {
     },
     "structured frequencies of many columns": {"data": "wide", "design": "structured"},
     "phases in high precision": {"map": "phases", "precision": "high", "alpha": "evidence"},
-    "nystrom features": {"features": "nystrom", "centres": "k-means++"},
+    "nystrom features": {"features": "nystrom:k-means++"},
     "a sum and product of kernels": {
         "kernel": "gaussian * laplacian + 0.1 * linear + min + polynomial:degree=2",
         "design": "iid",

@@ -51,7 +51,8 @@ def _table(options: Any) -> Iterator[str]:
     for one in options:
         flag = "--" + one.name.replace("_", "-")
         default = "required" if one.required else sources.toml(one.default).strip('"') if one.default else ""
-        yield f"| `{flag}` | {_cell(default)} | {_cell(one.declared.help)} |"
+        code = f'<code style="white-space: nowrap">{flag}</code>'
+        yield f"| {code} | {_cell(default)} | {_cell(one.declared.help)} |"
     yield ""
 
 
