@@ -7,7 +7,10 @@ from rff_dist.workbench.tables.learn import Encoding
 from rff_dist.workbench.tables.roles import Roles
 from rff_dist.workbench.tables.rows import Holdout
 
-_ENCODING, _READING = ("categories", "dates", "impute", "keep_index"), ("header", "delimiter", "encoding")
+_ENCODING, _READING = (
+    ("categories", "dates", "impute", "keep_index"),
+    ("header", "delimiter", "encoding", "missing", "date_order"),
+)
 
 
 def _preparing(given, recipe=None):

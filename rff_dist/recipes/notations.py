@@ -14,13 +14,16 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from rff_dist.errors import DataError
-from rff_dist.recipes.tables import MISSING_TEXTS, Table, kind_of, listed, to_text
+from rff_dist.recipes.tables import MISSING_TEXTS, Reading, Table, kind_of, listed, to_text
 
 if TYPE_CHECKING:
     import pyarrow
 
 #: Formats beyond ISO 8601 in which day and month cannot be confused.
 DATE_FORMATS = ["%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"]
+_NAMED_MONTHS = ["%d %b %Y", "%d-%b-%Y", "%b %d, %Y"]
+_ORDERS = {"dmy": ("day/month/year", "%d/%m/%Y"), "mdy": ("month/day/year", "%m/%d/%Y")}
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 _UNITS, _SPACE = "$¢-¥₠-⃀%", "[\\s\u00a0\u202f]?"
 #: What groups digits by three, by the decimal point.
 _GROUPS = {".": "[,'’ \u00a0\u202f]", ",": "[.'’ \u00a0\u202f]"}
@@ -28,6 +31,10 @@ _ISO = (
     r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
     r"([ T]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
 )
+_WORD = re.compile(r"\d\s+([^\d\s]{1,9})$")  # a unit such as m² or km/h
+_PLAIN = ("int64", "double")
+_DAY_NUMBER = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
+_SENTINEL = re.compile(r"-?9{2,}(\.0*)?|-9(\.0*)?")  # -999 and the like
 _DASHES = ("-", "--", ".", "None", "none")  # missing in a column of numbers or dates
 _MOST_ODD, _FEW_ODD, _MOST_WORDS = 0.05, 0.01, 5  # shares of the texts, and different ones
 
@@ -36,20 +43,28 @@ _MOST_ODD, _FEW_ODD, _MOST_WORDS = 0.05, 0.01, 5  # shares of the texts, and dif
 class Notation:
     """How a column's texts write its values.
 
-    `kind`: {"number", "date"}.
+    `kind`: {"number", "date", "text"}. Text stays as it is, although it looks like numbers or dates.
     `decimal`: the decimal point of numbers, "." or ","; the other, spaces or apostrophes may group digits.
-    `unit`: the currency sign or "%" that may stand before or behind numbers. 12 % becomes 12.
+    `unit`: the sign or the word that may stand before or behind numbers. 12 % becomes 12.
     `missing`: texts that count as missing in addition to those that always do.
+    `order`: {"dmy", "mdy"} of dates with slashes.
+    `why`: why text stays text.
     """
 
     kind: str
     decimal: str = "."
     unit: str = ""
     missing: Sequence[str] = ()
+    order: str = ""
+    why: str = ""
 
     @property
     def words(self) -> str:
         """What is read, for people."""
+        if self.kind == "text":
+            return f"kept as text, {self.why}"
+        if self.order:
+            return f"read as dates, {_ORDERS[self.order][0]}"
         commas = " with decimal commas" if self.decimal == "," else ""
         return f"read as {self.kind}s{commas}{' in ' if self.unit else ''}{self.unit}"
 
@@ -58,7 +73,8 @@ class Notation:
         """The type of the values."""
         import pyarrow
 
-        return pyarrow.timestamp("us") if self.kind == "date" else pyarrow.float64()
+        types = {"date": pyarrow.timestamp("us"), "number": pyarrow.float64(), "text": pyarrow.string()}
+        return types[self.kind]
 
     def read(self, column: pyarrow.Array) -> tuple[pyarrow.Array, pyarrow.Array]:
         """Return the values of a column of text, null if missing, and which texts do not fit."""
@@ -68,17 +84,20 @@ class Notation:
         text = compute.utf8_trim_whitespace(to_text(column))
         absent = compute.is_in(text, value_set=pyarrow.array([*MISSING_TEXTS, *self.missing]))
         text = compute.if_else(absent, pyarrow.scalar(None, pyarrow.string()), text)
-        values = _read_dates(text) if self.kind == "date" else self._read_numbers(text)
+        values = _read_dates(text, self.order) if self.kind == "date" else self._read_numbers(text)
         return values, compute.and_(compute.is_valid(text), compute.is_null(values))
 
     def _read_numbers(self, text: pyarrow.Array) -> pyarrow.Array:
         import pyarrow
         from pyarrow import compute
 
+        if compute.any(compute.match_substring(text, "(")).as_py():  # accountants' minus
+            text = compute.replace_substring_regex(text, r"^\(([^()]+)\)$", r"-\1")
         if not compute.any(compute.match_substring(text, "," if self.decimal == "." else ".")).as_py():
             with suppress(pyarrow.ArrowInvalid):  # plain numbers, in half the time
                 return compute.replace_substring(text, ",", ".").cast("float64")
         fitting = _matching(text, f"^{number_pattern(self.decimal, re.escape(self.unit))}$")
+        fitting = compute.replace_substring(fitting, self.unit, "") if self.unit else fitting
         digits = compute.replace_substring_regex(fitting, f"[^0-9eE{self.decimal}-]", "")
         return compute.replace_substring(digits, ",", ".").cast("float64")
 
@@ -91,7 +110,7 @@ def number_pattern(decimal: str, unit: str = f"[{_UNITS}]") -> str:
     return rf"{before}(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?(?:{_SPACE}{unit})?"
 
 
-def _read_dates(text: pyarrow.Array) -> pyarrow.Array:
+def _read_dates(text: pyarrow.Array, order: str = "") -> pyarrow.Array:
     import pyarrow
     from pyarrow import compute
 
@@ -105,10 +124,19 @@ def _read_dates(text: pyarrow.Array) -> pyarrow.Array:
         parts = [plain.cast(moment), zoned.cast(pyarrow.timestamp("us", "UTC")).cast(moment)]
     except pyarrow.ArrowInvalid:
         # a day that is none, such as 2023-02-29: rare, so texts are tried one by one
+        others = compute.if_else(compute.is_null(iso), text, none)
         days = [text if text is not None and _is_day(text[:10]) else None for text in iso.to_pylist()]
-        return _read_dates(pyarrow.array(days, pyarrow.string()))
+        return compute.coalesce(
+            _read_dates(pyarrow.array(days, pyarrow.string())), _read_dates(others, order)
+        )
     year = _matching(text, r"^\d{4}/|\.\d{4}( |$)")  # 1.2.3 is no day of the year 3
     parts += [compute.strptime(year, format, "us", error_is_null=True) for format in DATE_FORMATS]
+    named = _matching(text, r"[A-Za-z]{3}.*\d{4}$")
+    parts += [compute.strptime(named, format, "us", error_is_null=True) for format in _NAMED_MONTHS]
+    if order:
+        slashes = _matching(text, r"^\d{1,2}/\d{1,2}/\d{4}( |$)")
+        formats = [_ORDERS[order][1] + time for time in _TIMES]
+        parts += [compute.strptime(slashes, format, "us", error_is_null=True) for format in formats]
     return compute.coalesce(*parts)
 
 
@@ -131,8 +159,11 @@ def _matching(text: pyarrow.Array, pattern: str) -> pyarrow.Array:
 # -- which notation --------------------------------------------------------------------------------
 
 
-def find_notations(tables: Sequence[Table], columns: Sequence[str]) -> dict[str, Notation]:
+def find_notations(
+    tables: Sequence[Table], columns: Sequence[str], reading: Reading | None = None
+) -> dict[str, Notation]:
     """Find the notations of columns of text by the first rows of the first table that holds them as text."""
+    reading = Reading() if reading is None else reading
     notations: dict[str, Notation] = {}
     looked_at: set[str] = set()
     for table in tables:
@@ -140,8 +171,11 @@ def find_notations(tables: Sequence[Table], columns: Sequence[str]) -> dict[str,
         kinds = {field.name: kind_of(field.type) for field in table.schema if field.name in wanted}
         texts, numbers = ([name for name in kinds if kinds[name] == kind] for kind in ("text", "number"))
         looked_at |= set(texts)
-        notations |= _find(table, texts, numbers) if texts else {}
-    return notations
+        notations |= _find(table, texts, numbers, reading)
+    return {
+        name: replace(notation, missing=[*notation.missing, *reading.missing])
+        for name, notation in notations.items()
+    }
 
 
 def notation_notes(notations: Mapping[str, Notation]) -> list[str]:
@@ -154,11 +188,13 @@ def notation_notes(notations: Mapping[str, Notation]) -> list[str]:
     return notes + [f"{listed(list(texts))} counts as missing in {name!r}" for name, texts in absent.items()]
 
 
-def _find(table: Table, texts: Sequence[str], numbers: Sequence[str]) -> dict[str, Notation]:
+def _find(
+    table: Table, texts: Sequence[str], numbers: Sequence[str], reading: Reading
+) -> dict[str, Notation]:
     notations: dict[str, Notation] = {}
     ambiguous: dict[str, dict[str, Notation]] = {}
     for name, counted in _first_texts(table, texts):
-        if dates := _fitting(Notation("date"), *counted, is_text=True):
+        if dates := _fitting_dates(counted, reading.date_order):
             notations[name] = dates
             continue
         ambiguous[name] = _fitting_numbers(*counted, is_text=table.decimal is not None)
@@ -167,6 +203,11 @@ def _find(table: Table, texts: Sequence[str], numbers: Sequence[str]) -> dict[st
         plain = [name for name in numbers if str(table.schema.field(name).type) in ("int64", "double")]
         counted_texts = _first_texts(table, plain)
         ambiguous |= {name: _fitting_numbers(*counted, is_text=True) for name, counted in counted_texts}
+    if table.decimal is not None:
+        integers = [name for name in numbers if str(table.schema.field(name).type) == "int64"]
+        for name, (values, _) in _first_texts(table, integers):
+            if _are_codes(values):
+                notations[name] = Notation("text", why="whose zeros before digits numbers would lose")
     seen = {decimal for fits in ambiguous.values() if len(fits) == 1 for decimal in fits}  # without a doubt
     is_comma = seen == {","} or (not seen and table.decimal == ",")
     for name, fits in ambiguous.items():
@@ -174,6 +215,54 @@ def _find(table: Table, texts: Sequence[str], numbers: Sequence[str]) -> dict[st
         if chosen is not None and (name in texts or chosen.decimal == ","):
             notations[name] = chosen
     return notations
+
+
+def _fitting_dates(counted: tuple[Any, Any], wanted: str | None) -> Notation | None:
+    """Return the notation of dates that fits; of two orders of day and month the wanted one, else text."""
+    if plain := _fitting(Notation("date"), *counted, is_text=True):
+        return plain
+    fits = {order: _fitting(Notation("date", order=order), *counted, is_text=True) for order in _ORDERS}
+    found = [fit for order, fit in fits.items() if fit is not None and order == (wanted or order)]
+    if len(found) == 2:
+        why = "since its dates could be day/month or month/day; `date_order` says which, dmy or mdy"
+        return Notation("text", why=why)
+    return found[0] if found else None
+
+
+def _are_codes(texts: pyarrow.Array) -> bool:
+    """Return whether texts are codes such as 01067, whose first zeros count."""
+    from pyarrow import compute
+
+    return bool(
+        compute.any(compute.match_substring_regex(texts, r"^0\d+$")).as_py()
+        and compute.all(compute.match_substring_regex(texts, r"^\d+$")).as_py()
+    )
+
+
+def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
+    """Return notes on numbers of a file of text that may be dates, or stand for missing values."""
+    if table.decimal is None:
+        return []
+    kinds = {field.name: str(field.type) for field in table.schema if field.name in columns}
+    notes = []
+    for name, (texts, counts) in _first_texts(table, [name for name in kinds if kinds[name] in _PLAIN]):
+        values = texts.to_pylist()
+        if len(values) > 1 and all(map(_DAY_NUMBER.fullmatch, values)):
+            notes.append(f"{name!r} may be dates, and is read as numbers: write them as 2024-02-29")
+        for text, count in zip(values, counts.to_pylist(), strict=True):
+            if count > 1 and _SENTINEL.fullmatch(text) and _stands_out(text, values):
+                notes.append(
+                    f"{name!r} is {text} in {count} of the first rows, and far from the others: if it means "
+                    f"missing, say so by `missing`"
+                )
+    return notes
+
+
+def _stands_out(text: str, values: Sequence[str]) -> bool:
+    try:
+        return all(abs(float(value)) < abs(float(text)) / 2 for value in values if value != text)
+    except ValueError:
+        return False
 
 
 def _first_texts(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, tuple[Any, Any]]]:
@@ -194,7 +283,11 @@ def _first_texts(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, tu
 
 def _fitting_numbers(texts: pyarrow.Array, counts: pyarrow.Array, *, is_text: bool) -> dict[str, Notation]:
     """Return the notations of numbers that fit, by their decimal points."""
-    units = set(re.findall(f"[{_UNITS}]", " ".join(texts[:1000].to_pylist())))
+    shown = texts[:1000].to_pylist()
+    units = set(re.findall(f"[{_UNITS}]", " ".join(shown)))
+    words = {found[1] if (found := _WORD.search(text)) else "" for text in shown}
+    if not units and len(words) == 1 and "" not in words:  # a word that only some have is no unit
+        units = words
     if len(units) > 1:  # "$5" and "€5" do not merge
         return {}
     fits = {
@@ -221,7 +314,9 @@ def _fitting(
     odd = compute.and_not(odd, dashes)
     others, n_odd = texts.filter(odd).to_pylist(), compute.sum(counts.filter(odd)).as_py() or 0
     n_texts = compute.sum(counts.filter(compute.invert(dashes))).as_py() or 0
-    is_code = compute.any(compute.match_substring_regex(texts, r"^0\d+$")).as_py()
+    is_code = (
+        notation.kind == "number" and compute.any(compute.match_substring_regex(texts, r"^0\d+$")).as_py()
+    )
     is_code |= not is_text and compute.all(compute.match_substring_regex(texts, r"^\d+$")).as_py()
     if not n_texts or n_odd > _MOST_ODD * n_texts or is_code:
         return None
@@ -243,7 +338,7 @@ def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
     def is_read(field: pyarrow.Field) -> bool:
         notation = notations.get(field.name)
         # Numbers of a file of text may have been taken for others: 1.234 is 1234 with decimal commas.
-        as_text = table.decimal is not None and notation is not None and notation.kind == "number"
+        as_text = table.decimal is not None and notation is not None and notation.kind != "date"
         return notation is not None and (kind_of(field.type) == "text" or as_text)
 
     read = {column.name: notations[column.name] for column in table.schema if is_read(column)}

@@ -37,12 +37,16 @@ class Reading:
     `header`: whether the first line names the columns; otherwise they are called "0", "1", …
     `delimiter`: one character.
     `encoding`: an encoding by its name in Python, such as "cp1252".
+    `missing`: texts that count as missing in addition to `MISSING_TEXTS`.
+    `date_order`: {"dmy", "mdy"}. Of dates such as 03/04/2024, where both would do.
     Raises InvalidParameterError if the delimiter or the encoding is not valid.
     """
 
     header: bool | None = None
     delimiter: str | None = None
     encoding: str | None = None
+    missing: Sequence[str] = ()
+    date_order: str | None = None
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):

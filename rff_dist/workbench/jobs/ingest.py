@@ -96,7 +96,8 @@ def preparing_of(how: places.TableEncoding) -> ingest_module.Preparing:
     A recipe reads tables as the one that it was learned from, unless the options say how.
     """
     recipe = None if how.recipe is None else find_recipe(how.recipe)
-    reading = tables.Reading(how.header, how.delimiter, how.encoding)
+    missing = tuple(how.missing or ())
+    reading = tables.Reading(how.header, how.delimiter, how.encoding, missing, how.date_order)
     if recipe is not None and reading == tables.Reading():
         reading = recipe.reading
     encoding = learn.Encoding(**fields.values_of(how, "categories", "dates", "impute", "keep_index"))

@@ -71,6 +71,14 @@ class TableEncoding:
         "utf-8.",
         None,
     )
+    missing: Names | None = fields.option(
+        "Texts of a CSV file that mean missing, such as -999, besides empty cells, NA, NaN, null and ?.",
+        None,
+        unit="TEXT,…",
+    )
+    date_order: Literal["dmy", "mdy"] | None = fields.option(
+        "Order of day and month in dates such as 03/04/2024, if both orders would do.", None
+    )
     categories: Literal["auto", "one-hot", "target"] = fields.option(
         "How text becomes numbers. one-hot: a column of 0 and 1 for each level. target: the mean target of "
         "the level, from other rows than the row itself. auto: one-hot up to 20 levels, target above.",

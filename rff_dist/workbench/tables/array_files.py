@@ -1,5 +1,6 @@
 """Arrays as tables: NumPy files, alone or side by side, .npz archives, and the columns of Zarr groups."""
 
+import json as standard_json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -296,6 +297,9 @@ def json_table(path: Path) -> tables.Table:
         )
 
     with tables.opening(path, "JSON lines"):
+        with pyarrow.input_stream(str(path), compression="detect") as stream:
+            if stream.read(64).lstrip()[:1] == b"[":  # one array of objects, which is read as a whole
+                return _json_array(path, stream)
         schema = open_it(None).schema
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
@@ -303,6 +307,19 @@ def json_table(path: Path) -> tables.Table:
             yield from open_it(types)
 
     return tables.Table(path.name, schema, batches, None)
+
+
+def _json_array(path: Path, stream: Any) -> tables.Table:
+    stream.seek(0)
+    rows = standard_json.loads(stream.read())
+    if not all(isinstance(row, dict) for row in rows):
+        raise StorageError(f"{path} holds an array of JSON; expected an array of objects, one for each row")
+    table = pyarrow.Table.from_pylist(rows)
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        yield from table.select(list(types)).to_batches()
+
+    return tables.Table(path.name, table.schema, batches, table.num_rows)
 
 
 def spool(table: tables.Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> tables.Table:

@@ -5,7 +5,7 @@ import csv
 import io
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,12 @@ from typing import Any
 import pyarrow
 from pyarrow import csv as arrow_csv
 
+from rff_dist.errors import StorageError
 from rff_dist.recipes import notations, tables
 
 _SAMPLE_BYTES, _PIECE = 2**16, 2**20
 _LONGEST_LINE = 2**26
+_MOST_ABOVE = 10  # lines of a title
 #: Batches that are parsed while others are encoded and written: a chunk takes as long as a few of them.
 _AHEAD = 4
 #: Commas may be in numbers and spaces in text, so they are tried last.
@@ -35,6 +37,10 @@ class Dialect:
     `names`: names of the columns, if no line of the file holds them, or some come twice.
     `has_header`: whether the first line holds names.
     `is_quoted`: whether there are quotes; quoted text may hold line breaks.
+    `missing`: texts that count as missing.
+    `n_above`: lines above the names.
+    `has_comments`: whether lines that begin with # are skipped.
+    `has_ends`: whether each row ends in a delimiter, behind which there is no column.
     `block_size`: bytes that are read at once; enough for several rows.
     """
 
@@ -44,6 +50,10 @@ class Dialect:
     encoding: str
     is_quoted: bool
     block_size: int
+    missing: Sequence[str] = ()
+    n_above: int = 0
+    has_comments: bool = False
+    has_ends: bool = False
 
     @property
     def notes(self) -> list[str]:
@@ -54,28 +64,42 @@ class Dialect:
             f"delimiter {names.get(self.delimiter, self.delimiter)}" if self.delimiter != "," else "",
             *tables.numbered_note(self.names or []),
             f"encoding {self.encoding}" if self.encoding != "utf-8" else "",
+            f"lines above the names are skipped: {self.n_above}" if self.n_above else "",
+            "lines that begin with # are skipped" if self.has_comments else "",
+            "each row ends in a delimiter" if self.has_ends else "",
         ]
         return [part for part in parts if part]
 
     def open(self, path: Path, types: Mapping[str, pyarrow.DataType] | None = None) -> Any:
         """Return a reader of a file, to be used in a `with`; given `types`, it reads these columns only."""
+        names = None if self.names is None else tables.numbered(self.names)
+        wanted = names[:-1] if names is not None and self.has_ends else None
         return arrow_csv.open_csv(
             str(path),
             arrow_csv.ReadOptions(
                 block_size=self.block_size,
                 use_threads=False,
-                column_names=None if self.names is None else tables.numbered(self.names),
+                skip_rows=self.n_above,
+                column_names=names,
                 skip_rows_after_names=int(self.has_header and self.names is not None),
                 encoding=self.encoding,
             ),
-            arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=self.is_quoted),
+            arrow_csv.ParseOptions(
+                delimiter=self.delimiter,
+                newlines_in_values=self.is_quoted,
+                invalid_row_handler=_skip_comment if self.has_comments else None,
+            ),
             arrow_csv.ConvertOptions(
                 column_types=types,
-                include_columns=None if types is None else list(types),
-                null_values=tables.MISSING_TEXTS,
+                include_columns=wanted if types is None else list(types),
+                null_values=[*tables.MISSING_TEXTS, *self.missing],
                 timestamp_parsers=[arrow_csv.ISO8601, *notations.DATE_FORMATS],
             ),
         )
+
+
+def _skip_comment(row: Any) -> str:
+    return "skip" if row.text.startswith("#") else "error"
 
 
 def csv_table(path: Path, reading: tables.Reading) -> tables.Table:
@@ -122,16 +146,82 @@ def find_dialect(path: Path, reading: tables.Reading) -> Dialect:
     lines = list(io.StringIO(text, newline=""))
     lines = lines if is_whole or len(lines) < 2 else lines[:-1]
     longest = max(map(len, lines), default=0)
-    delimiter = reading.delimiter or _find_delimiter(lines)
-    rows = _rows(lines, delimiter)
+    delimiter, n_above, rows = _find_body(lines, reading.delimiter)
+    _refuse_single_quotes(path, lines[n_above:], delimiter)
+    names_at, has_comments = _find_comments(lines[n_above:], rows, delimiter)
+    n_above += names_at
+    if has_comments:
+        rows = [row for row in rows if not row[0].startswith("#")]
+    has_ends = _has_ends(rows)
     has_header = has_names(rows) if reading.header is None else reading.header
     names = None
     if rows and not has_header:
         names = [str(i) for i in range(len(rows[0]))]
+    elif has_ends:
+        names = [*rows[0], ""][: len(rows[1])]
     elif rows and tables.repeated(rows[0]):
         names = rows[0]
-    # Arrow refuses a row that is longer than a block
-    return Dialect(names, has_header or not rows, delimiter, encoding, is_quoted, max(2**20, 16 * longest))
+    return Dialect(
+        names,
+        has_header or not rows,
+        delimiter,
+        encoding,
+        is_quoted,
+        max(2**20, 16 * longest),  # Arrow refuses a row that is longer than a block
+        reading.missing,
+        n_above,
+        has_comments,
+        has_ends,
+    )
+
+
+def _find_comments(lines: list[str], rows: list[list[str]], delimiter: str) -> tuple[int, bool]:
+    """Return how many lines with # stand above the names, and whether such lines are comments.
+
+    Those above are, unless the last of them holds the names; others are if they have another number of cells
+    than rows, since codes may begin with # too.
+    """
+    above = next((i for i, line in enumerate(lines) if line.strip() and line[0] != "#"), 0)
+    plain = [row for row in rows if not row[0].startswith("#")]
+    if len(plain) < 2:
+        return 0, False
+    if above and len(_rows(lines[above - 1 : above], delimiter)[0]) == len(plain[0]) and not has_names(plain):
+        return above - 1, above > 1
+    below = _rows([line for line in lines[above:] if line.startswith("#")], delimiter)
+    return above, above > 0 or any(len(row) != len(plain[0]) for row in below)
+
+
+def _find_body(lines: list[str], given: str | None) -> tuple[str, int, list[list[str]]]:
+    """Return the delimiter, how many lines of a title stand above the names, and the rows below."""
+    written = [i for i, line in enumerate(lines) if line.strip()]
+    for start in [0, *written[1:_MOST_ABOVE]]:
+        delimiter = given or _find_delimiter(lines[start:])
+        above, rows = _rows(lines[:start], delimiter), _rows(lines[start:], delimiter)
+        plain = [row for row in rows if not row[0].startswith("#")]
+        is_table = len({len(row) for row in plain}) == 1 or _has_ends(plain)
+        # one column of texts with spaces has no title
+        is_cut = len(plain) > 1 and len(plain[0]) > 1 and (not start or delimiter != " ")
+        if is_cut and is_table and all(len(row) == 1 for row in above):
+            return delimiter, start, rows
+    delimiter = given or _find_delimiter(lines)
+    return delimiter, 0, _rows(lines, delimiter)
+
+
+def _has_ends(rows: list[list[str]]) -> bool:
+    """Return whether each row ends in a delimiter, and the names do or are one fewer."""
+    if len(rows) < 2 or len(rows[1]) < 2 or len({len(row) for row in rows[1:]}) > 1:
+        return False
+    is_empty = all(not row[-1] for row in rows[1:])
+    return is_empty and (len(rows[0]) == len(rows[1]) - 1 or rows[0][-1] == "" != rows[0][0])
+
+
+def _refuse_single_quotes(path: Path, lines: list[str], delimiter: str) -> None:
+    cut = re.escape(delimiter)
+    quoted = re.compile(rf"(?:^|{cut})'[^']*{cut}[^']*'(?:{cut}|\s*$)")
+    if sum(bool(quoted.search(line)) for line in lines) > len(lines) / 2:
+        raise StorageError(
+            f'{path} has text with delimiters in single quotes; expected double quotes, as in "a, b"'
+        )
 
 
 def has_names(rows: list[list[str]]) -> bool:
@@ -162,20 +252,33 @@ def has_names(rows: list[list[str]]) -> bool:
 def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
     """Return the encoding of a file, and whether it has quotes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    is_quoted = False
+    n_quotes = n_lines = 0
+    last = b""  # what stands before the last quote, and the number of its line
+    opened_in = 0
     with pyarrow.input_stream(str(path), compression="detect") as stream:
         piece = stream.read(_PIECE)
         if encoding is None and piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             encoding = "utf-16"
-        while piece and (encoding is None or not is_quoted):
-            is_quoted = is_quoted or b'"' in piece
+        if encoding is None and max(piece[::2].count(0), piece[1::2].count(0)) > len(piece) / 4:
+            raise StorageError(
+                f"{path} seems to be UTF-16 without a byte order mark; give `encoding`, utf-16-le or -be"
+            )
+        while piece:
+            if (at := piece.rfind(b'"')) >= 0:
+                n_quotes += piece.count(b'"')
+                last, opened_in = piece[max(0, at - 1) : at], n_lines + piece.count(b"\n", 0, at) + 1
+            n_lines += piece.count(b"\n")
             if encoding is None:
                 try:
                     decoder.decode(piece)
                 except UnicodeDecodeError:
                     encoding = "cp1252"
             piece = stream.read(_PIECE)
-    return encoding or "utf-8", is_quoted
+    if n_quotes % 2 and last in (b"", b",", b";", b"\t", b"|", b"\n") and n_lines > opened_in:
+        raise StorageError(
+            f"{path}: the quote that begins in line {opened_in} never ends; expected another one"
+        )
+    return encoding or "utf-8", n_quotes > 0
 
 
 def _first_lines(path: Path) -> tuple[bytes, bool]:
@@ -200,7 +303,8 @@ def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
 def _find_delimiter(lines: list[str]) -> str:
     """Return the character that cuts all lines into equally many cells; a comma if none does."""
     for delimiter in _DELIMITERS:
-        widths = {len(row) for row in _rows(lines, delimiter)}
-        if len(widths) == 1 and widths != {1}:
+        rows = [row for row in _rows(lines, delimiter) if not row[0].startswith("#")]
+        widths = {len(row) for row in rows}
+        if (len(widths) == 1 and widths != {1}) or (len(widths) == 2 and _has_ends(rows)):
             return delimiter
     return ","

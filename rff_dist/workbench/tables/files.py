@@ -121,7 +121,7 @@ def _identify_folder(file: File, path: Path) -> appending.Source:
 def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = False) -> list[File]:
     """Find files by their paths, URLs, folders and patterns, each once, in the order given.
 
-    `sources`: files; folders, which stand for all Parquet files in them, in the order of their names; or
+    `sources`: files; folders, which stand for all Parquet files in them by name, or all CSV files; or
       patterns with `*`, `?`, `[…]` and, for local files, `**`. Object stores work alike
       (`s3://bucket/new/*.csv`).
     `may_be_none`: whether a pattern or a folder may hold no file (yet).
@@ -186,8 +186,9 @@ def _find_local(location: locations.Location, may_be_none: bool) -> list[File]:
         return [File(location, ".zarr", stamp)]
     if path.is_dir():
         files = sorted(path.rglob("*.parquet"))
+        files = files or sorted(file for file in path.rglob("*") if table_kind(file.name) == ".csv")
         if not files and not may_be_none:
-            raise StorageError(f"{path} is a folder without Parquet files; expected *.parquet in it")
+            raise StorageError(f"{path} is a folder without Parquet or CSV files; expected some in it")
         return [_local_file(file, _partitions(file.relative_to(path).parts[:-1])) for file in files]
     if not path.exists() and glob.has_magic(location.path):
         matches = [Path(name) for name in sorted(glob.glob(location.path, recursive=True))]

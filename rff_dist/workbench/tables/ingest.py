@@ -19,7 +19,7 @@ import pyarrow
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes
-from rff_dist.recipes.notations import Notation, find_notations, notation_notes, with_notations
+from rff_dist.recipes.notations import Notation, find_notations, notation_notes, suspicions, with_notations
 from rff_dist.recipes.tables import Reading, Table, kind_of, listed
 from rff_dist.storage import appending, datasets, locations, output_places, writing
 from rff_dist.typing import PathLike
@@ -276,7 +276,7 @@ def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: 
     if file.location.is_local and file.kind != ".npz":
         (values,) = files.partition_values([file.partitions])
         table = files.open_table(Path(file.location.path), file.kind, preparing.reading, values)
-        schema = with_notations(table, _notations([table], roles, None)).schema
+        schema = with_notations(table, _notations([table], roles, None, preparing.reading)).schema
         table_roles.choose_columns(table.name, schema, roles)
 
 
@@ -416,7 +416,7 @@ def _read(
     encoding, recipe = preparing.encoding, preparing.recipe
     tables = [file.table for file in opened if file.table is not None]
     by = None if selection is None else selection.holdout.by
-    notations = _notations(tables, roles, by) if recipe is None else recipe.notations
+    notations = _notations(tables, roles, by, preparing.reading) if recipe is None else recipe.notations
     tables = [with_notations(each, notations) if recipe is None else recipe.read(each) for each in tables]
     opened = [replace(file, table=table) for file, table in zip(opened, tables, strict=True)]
     schema = table_roles.common_schema(tables)
@@ -445,7 +445,9 @@ def _read(
         looked_at = rows.read_batches(opened, plan, Journal(), selection)
         learned = learn.learn(schema, columns, looked_at, encoding, targets=roles.targets)
     notes = {table.name: table.notes for table in tables}
-    notes[tables[0].name] = [*tables[0].notes, *notation_notes(notations)]
+    unread = [name for name in columns if recipe is None and name not in notations]
+    doubts = suspicions(tables[0], unread)
+    notes[tables[0].name] = [*tables[0].notes, *notation_notes(notations), *doubts]
     notes = {name: lines for name, lines in notes.items() if lines}
     left_out = {} if index is None else {index: "it numbers the rows; `keep_index` keeps it"}
     named = replace(
@@ -464,14 +466,16 @@ def _read(
     return plan, n_rows, partial(rows.read_tables, opened, plan)
 
 
-def _notations(tables: Sequence[Table], roles: Roles, by: str | None) -> dict[str, Notation]:
+def _notations(
+    tables: Sequence[Table], roles: Roles, by: str | None, reading: Reading
+) -> dict[str, Notation]:
     """Find how texts of a new dataset write numbers or dates; ids and groups stay as they are.
 
     `by`: the column that rows are held out by.
     """
     others = {roles.groups, roles.id, *roles.drop} - {by}
     used = {*(roles.columns or tables[0].schema.names), *roles.targets, roles.weight, by} - others
-    return find_notations(tables, [name for name in tables[0].schema.names if name in used])
+    return find_notations(tables, [name for name in tables[0].schema.names if name in used], reading)
 
 
 def _read_archive(file: Input, roles: Roles, selection: RowSelection | None) -> _Reading:

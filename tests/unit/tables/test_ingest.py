@@ -400,7 +400,7 @@ class TestParameters:
         for name, message in {
             "nothing.csv": "there is no file at",
             "t.docx": "unknown type",
-            "folder": "without Parquet files",
+            "folder": "without Parquet or CSV files",
             "a": "is Zarr data already",
         }.items():
             with pytest.raises(StorageError, match=message):

@@ -1,0 +1,342 @@
+"""The table of cases: how people write tables, and what becomes of each.
+
+A case is a file and its outcome: columns of X with their values and what is said of them, or a refusal.
+"""
+
+import bz2
+import gzip
+import json
+import sqlite3
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from rff_dist.data.blocks import Block
+from rff_dist.errors import DataError, StorageError
+from rff_dist.workbench.tables.queries import Query
+from tests.tables import ingest
+
+N = 60
+X = np.arange(N) * 0.5 - 7
+PRICES = np.random.default_rng(0).uniform(1000, 10**6, N).round(2)
+DAYS = pd.Series(pd.date_range("2023-12-30", periods=N))
+SINCE = (DAYS - pd.Timestamp("1970-01-01")).dt.days.to_numpy()
+SAME = {"x": X}
+
+
+@dataclass(frozen=True)
+class Read:
+    """A table that is read.
+
+    `columns`: values of X's columns by their names, or only names.
+    `said`: regular expressions of what is said; with none, nothing may be said.
+    `options`: the options that are needed.
+    """
+
+    columns: dict | list
+    said: tuple = ()
+    options: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A table that is refused, with a message."""
+
+    message: str
+    options: dict = field(default_factory=dict)
+
+
+def lines(*rows, end="\n"):
+    return end.join(rows) + end
+
+
+def text(delimiter=",", end="\n", **columns):
+    """Return a CSV file of columns of texts."""
+    rows = zip(*columns.values(), strict=True)
+    return lines(delimiter.join(columns), *(delimiter.join(map(str, row)) for row in rows), end=end)
+
+
+def quoted(texts):
+    return [f'"{each}"' for each in texts]
+
+
+def german(values):
+    return [f"{value:,.2f}".translate(str.maketrans(",.", ".,")) for value in values]
+
+
+def flags(*pairs):
+    yes, no = zip(*pairs, strict=True)
+    return [(yes if i % 3 == 0 else no)[i % len(pairs)] for i in range(N)]
+
+
+def missing(word):
+    return text(a=[word if i == 9 else x for i, x in enumerate(X)], x=X)
+
+
+IMPUTED = {"a": np.where(np.arange(N) == 9, np.median(np.delete(X, 9)), X), "x": X}
+FILL = {"impute": "median-only"}
+IS_THIRD = (np.arange(N) % 3 == 0).astype(float)
+FEW = ["Ulm", "Bonn", "Rom"] * (N // 3)
+ONE_HOT = {f"a={name}": [float(each == name) for each in FEW] for name in sorted(set(FEW))}
+HALVES = ["a b", "c d"] * (N // 2)
+EACH = "\n".join(f"{i},{x}" for i, x in enumerate(X)) + "\n"
+LATE = 200_000  # rows, of which the last are beyond the first block
+
+
+def late(word):
+    return "i,x\n" + "".join(f"{i},{i % 7}\n" for i in range(LATE)) + f"7,{word}\n"
+
+
+def into(name, content):
+    def write(folder):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return folder / name.split("/")[0]
+
+    return write
+
+
+def several(**contents):
+    def write(folder):
+        for name, content in contents.items():
+            into(name, content)(folder)
+        return folder / next(iter(contents)).split("/")[0]
+
+    return write
+
+
+def zst(folder):
+    with pa.output_stream(str(folder / "t.csv.zst")) as stream:
+        stream.write(text(x=X).encode())
+    return folder / "t.csv.zst"
+
+
+def parquet(**columns):
+    def write(folder):
+        pd.DataFrame(columns).to_parquet(folder / "t.parquet", index=False)
+        return folder / "t.parquet"
+
+    return write
+
+
+def sqlite(**columns):
+    def write(folder):
+        with sqlite3.connect(folder / "t.db") as database:
+            pd.DataFrame(columns).to_sql("t", database, index=False)
+        database.close()
+        return Query("SELECT * FROM t", f"sqlite:///{folder / 't.db'}")
+
+    return write
+
+
+def hive(suffix):
+    def write(folder):
+        for k in (1, 2):
+            part = pd.DataFrame({"x": X + k})
+            place = folder / "t" / f"k={k}"
+            place.mkdir(parents=True)
+            if suffix == "csv":
+                part.to_csv(place / "0.csv", index=False)
+            else:
+                part.to_parquet(place / "0.parquet", index=False)
+        return folder / "t"
+
+    return write
+
+
+def xlsx(folder):
+    pytest.importorskip("fastexcel")
+    from tests.unit.tables.workbooks import write_workbook
+
+    days = [day.to_pydatetime() for day in DAYS]
+    write_workbook(folder / "t.xlsx", {"Sheet1": [["day", "x"], *zip(days, X.tolist(), strict=True)]})
+    return folder / "t.xlsx"
+
+
+DATE = {"d: elapsed-days": SINCE}
+ELAPSED = {"dates": ["elapsed-days"]}
+
+
+def dated(style):
+    return text(d=DAYS.dt.strftime(style))
+
+
+CASES = {
+    "pandas index, empty name": (pd.DataFrame({"x": X}).to_csv(), Read(SAME, ("'' .*numbers the rows",))),
+    # numbers
+    '"271,518.21"': (
+        text(x=quoted(f"{p:,.2f}" for p in PRICES)),
+        Read({"x": PRICES}, ("read as numbers: 'x'",)),
+    ),
+    "271.518,21 with ;": (
+        text(";", x=german(PRICES), z=X),
+        Read({"x": PRICES, "z": X}, ("delimiter ;", "numbers with decimal commas: 'x'")),
+    ),
+    "271.518": (
+        text(";", x=[f"{p:,.0f}".replace(",", ".") for p in PRICES], y=["1,5", "2,25"] * (N // 2)),
+        Read({"x": PRICES.round(), "y": [1.5, 2.25] * (N // 2)}, (";", "decimal commas: 'y', 'x'")),
+    ),
+    "decimal comma with ;": (
+        text(";", a=[f"{x}".replace(".", ",") for x in X], x=X.astype(int)),
+        Read({"a": X, "x": X.astype(int)}, ("delimiter ;", "decimal commas: 'a'")),
+    ),
+    "decimal comma with tab": (
+        text("\t", a=[f"{x}".replace(".", ",") for x in X], x=X.astype(int)),
+        Read({"a": X, "x": X.astype(int)}, ("delimiter tab", "decimal commas: 'a'")),
+    ),
+    'quoted "12,5"': (
+        text(a=quoted(f"{x}".replace(".", ",") for x in X), x=range(N)),
+        Read({"a": X, "x": np.arange(N)}, ("decimal commas: 'a'",)),
+    ),
+    # encodings
+    "cp1252": (text(größe=X).encode("cp1252"), Read({"größe": X}, ("encoding cp1252",))),
+    "Latin-1": (text(größe=X).encode("latin-1"), Read({"größe": X}, ("encoding cp1252",))),
+    "UTF-16 with BOM": (text(größe=X).encode("utf-16"), Read({"größe": X}, ("encoding utf-16",))),
+    "UTF-8 with BOM": (text(größe=X).encode("utf-8-sig"), Read({"größe": X})),
+    "UTF-16 without BOM": (text(größe=X, b=X).encode("utf-16-le"), Refused("utf-16")),
+    # names
+    "no header, numbers only": (EACH, Read({"0": np.arange(N), "1": X}, ("no header",))),
+    "no header, text only": (
+        lines(*map(",".join, zip(FEW, HALVES, strict=True))),
+        Read(["0=Bonn", "0=Rom", "0=Ulm", "1=c d"], ("no header",)),
+    ),
+    "duplicate names": ("a,a\n" + EACH, Read({"a": np.arange(N), "a.2": X}, ("numbered: 'a.2'",))),
+    "two empty names": (
+        ",,x\n" + lines(*(f"{x},{x},{x}" for x in X)),
+        Read({"": X, ".2": X, "x": X}, ("numbered: '.2'",)),
+    ),
+    # lines
+    "quoted newlines": (text(a=quoted(HALVES), x=X).replace("a b", "a\nb"), Read(["a=c d", "x"])),
+    "CRLF": (text(x=X, z=X, end="\r\n"), Read({"x": X, "z": X})),
+    "NUL": (text(a=HALVES, x=X).replace("a b", "a\0b"), Read(["a=c d", "x"])),
+    "CR only": (text(x=X, z=X, end="\r"), Read({"x": X, "z": X})),
+    "row too short": (text(x=X, z=X) + "1\n", Refused("Row #62: Expected 2 columns, got 1")),
+    "row too long": (text(x=X, z=X) + "1,2,3\n", Refused("Row #62: Expected 2 columns, got 3")),
+    "row of totals": (text(x=X, z=X) + "total,7\n", Refused(r"row 61, column 'x'")),
+    "quote never closed": (text(x=X, z=X) + '1,"2\n' + EACH, Refused("[Rr]ow #?6[12]|line 62")),
+    "each row ends in a comma": (
+        text(x=[f"{x}" for x in X], z=[f"{x}," for x in X]).replace("z\n", "z,\n"),
+        Read({"x": X, "z": X}, ("each row ends in a delimiter",)),
+    ),
+    "each row but the names ends in a comma": (
+        text(x=[f"{x}" for x in X], z=[f"{x}," for x in X]),
+        Read({"x": X, "z": X}, ("each row ends in a delimiter",)),
+    ),
+    "# lines above": (
+        "# made by hand, with care\n# in 2024\n" + text(x=X, z=X),
+        Read({"x": X, "z": X}, ("lines above the names .* skipped: 2",)),
+    ),
+    "# lines between": (
+        text(x=X, z=X).replace("\n0.0,", "\n# from here on, by a, new machine\n0.0,"),
+        Read({"x": X, "z": X}, ("lines that begin with # are skipped",)),
+    ),
+    "a title line": (
+        "Prices in 2024\n\n" + text(x=X, z=X),
+        Read({"x": X, "z": X}, ("lines above the names .* skipped: 2",)),
+    ),
+    "single quotes": (
+        text(a=[f"'{each}, too'" for each in FEW], x=X),
+        Refused("single quotes"),
+    ),
+    # dates
+    "ISO dates": (dated("%Y-%m-%d"), Read(DATE, options=ELAPSED)),
+    "29.02.2024": (dated("%d.%m.%Y"), Read(DATE, options=ELAPSED)),
+    "2024-02-29T12:00:00Z": (
+        dated("%Y-%m-%dT12:00:00Z"),
+        Read({"d: elapsed-days": SINCE + 0.5}, options=ELAPSED),
+    ),
+    "02/29/2024": (dated("%m/%d/%Y"), Read(DATE, ("month/day/year: 'd'",), ELAPSED)),
+    "29/02/2024": (dated("%d/%m/%Y"), Read(DATE, ("day/month/year: 'd'",), ELAPSED)),
+    "29 Feb 2024": (dated("%d %b %Y"), Read(DATE, ("dates",), ELAPSED)),
+    "02/29/2024 12:00 AM": (dated("%m/%d/%Y 12:00 AM"), Read(DATE, ("month/day/year: 'd'",), ELAPSED)),
+    "03/04/2024, both orders fit": (
+        text(d=["03/04/2024", "05/06/2024"] * (N // 2), x=X),
+        Read(["d=05/06/2024", "x"], ("could be day/month or month/day.*`date_order`.*'d'",)),
+    ),
+    "ISO dates as text in Parquet": (
+        parquet(d=DAYS.dt.strftime("%Y-%m-%d")),
+        Read(DATE, ("read as dates: 'd'",), ELAPSED),
+    ),
+    "ISO dates as text in SQL": (
+        sqlite(d=DAYS.dt.strftime("%Y-%m-%d")),
+        Read(DATE, ("dates: 'd'",), ELAPSED),
+    ),
+    "20240229": (dated("%Y%m%d"), Read({"d": DAYS.dt.strftime("%Y%m%d").astype(float)}, ("'d'.*dates",))),
+    "ZIP 01234": (text(zip=["01234", "12345"] * (N // 2), x=X), Read(["zip=12345", "x"], ("zeros.*'zip'",))),
+    # booleans
+    "yes/no": (text(a=flags(("yes", "no"))), Read({"a=yes": IS_THIRD})),
+    "Y/N": (text(a=flags(("Y", "N"))), Read({"a=Y": IS_THIRD})),
+    "TRUE": (text(a=flags(("TRUE", "FALSE"))), Read({"a": IS_THIRD})),
+    "1/0": (text(a=flags(("1", "0"))), Read({"a": IS_THIRD})),
+    "True, true, 1, mixed": (text(a=flags(("True", "False"), ("true", "false"))), Read({"a": IS_THIRD})),
+    # missing values
+    **{
+        f"missing: {word or 'nothing'}": (missing(word), Read(IMPUTED, options=FILL))
+        for word in ("", "NaN", "NA", "N/A", "null", "?", "#N/A")
+    },
+    **{
+        f"missing: {word}": (missing(word), Read(IMPUTED, (f"'{word}' counts as missing in 'a'",), FILL))
+        for word in ("-", "None", ".")
+    },
+    "missing: -999": (
+        text(a=[-999 if i % 9 == 2 else x for i, x in enumerate(X)], x=X),
+        Read(["a", "x"], ("'a'.*-999.*`missing`",)),
+    ),
+    "missing: -999, given": (
+        text(a=[-999 if i == 9 else x for i, x in enumerate(X)], x=X),
+        Read(IMPUTED, options={**FILL, "missing": ["-999"]}),
+    ),
+    # units
+    "$1,200.00": (text(x=quoted(f"${p:,.2f}" for p in PRICES)), Read({"x": PRICES}, (r"in \$: 'x'",))),
+    "271.518,21 €": (
+        text(";", x=[f"{p} €" for p in german(PRICES)], z=range(N)),
+        Read({"x": PRICES, "z": np.arange(N)}, (";", "in €: 'x'")),
+    ),
+    "12 %": (text(x=[f"{x} %" for x in X]), Read({"x": X}, ("in %: 'x'",))),
+    "12 m²": (text(x=[f"{x} m²" for x in X]), Read({"x": X}, ("in m²: 'x'",))),
+    "(12.5)": (
+        text(x=[f"({-x})" if x < 0 else x for x in X]),
+        Read({"x": X}, ("read as numbers: 'x'",)),
+    ),
+    # later rows
+    "integers, then 1.5 late": (late("1.5"), Read(["i", "x"])),
+    '"unknown" late': (late("unknown"), Refused(r"column #1: Row #200002: .*'unknown'")),
+    # files
+    "gz": (into("t.csv.gz", gzip.compress(text(x=X).encode())), Read(SAME)),
+    "zst": (zst, Read(SAME)),
+    "bz2": (into("t.csv.bz2", bz2.compress(text(x=X).encode())), Read(SAME)),
+    "JSON lines": (into("t.jsonl", lines(*(json.dumps({"x": x}) for x in X))), Read(SAME)),
+    "JSON array": (into("t.json", json.dumps([{"x": x} for x in X], indent=1)), Read(SAME)),
+    "Hive folders of Parquet": (
+        hive("parquet"),
+        Read({"x": [*(X + 1), *(X + 2)], "k": np.repeat([1, 2], N)}),
+    ),
+    "Hive folders of CSV": (hive("csv"), Read({"x": [*(X + 1), *(X + 2)], "k": np.repeat([1, 2], N)})),
+    "xlsx": (xlsx, Read({"day: elapsed-days": SINCE, "x": X}, options=ELAPSED)),
+    "SQLite": (sqlite(x=X, a=FEW), Read({"x": X, **ONE_HOT})),
+}
+
+
+@pytest.mark.parametrize(("file", "outcome"), CASES.values(), ids=CASES)
+def test_a_table_as_it_comes(tmp_path, caplog, file, outcome):
+    source = (file if callable(file) else into("t.csv", file))(tmp_path)
+    if isinstance(outcome, Refused):
+        with pytest.raises((DataError, StorageError), match=outcome.message):
+            ingest(source, tmp_path / "d", **outcome.options)
+        assert not (tmp_path / "d").exists()
+        return
+    dataset = ingest(source, tmp_path / "d", **outcome.options)
+    recipe = dataset.attributes["recipe"]
+    notes = [note for notes in recipe["notes"].values() for note in notes]
+    notes += [f"'{name}' {why}" for name, why in recipe["left_out"].items()]
+    assert dataset.feature_names == tuple(outcome.columns), notes
+    if isinstance(outcome.columns, dict):
+        values = dataset.read(Block(0, 0, dataset.n_samples)).X
+        np.testing.assert_allclose(values, np.column_stack(list(outcome.columns.values())), rtol=1e-15)
+    for said in outcome.said:
+        assert pd.Series(notes, dtype=str).str.contains(said).any(), notes
+    assert bool(notes) == bool(outcome.said), notes
