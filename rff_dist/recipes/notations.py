@@ -178,14 +178,15 @@ def find_notations(
     }
 
 
-def notation_notes(notations: Mapping[str, Notation]) -> list[str]:
-    """Say which notations were found, in which columns."""
+def notation_notes(notations: Mapping[str, Notation], given: Sequence[str] = ()) -> list[str]:
+    """Say which notations were found, in which columns; `given` are texts that were said to be missing."""
     columns: dict[str, list[str]] = {}
     for name, notation in notations.items():
         columns.setdefault(notation.words, []).append(name)
     notes = [f"{words}: {listed(names)}" for words, names in columns.items()]
-    absent = {name: notation.missing for name, notation in notations.items() if notation.missing}
-    return notes + [f"{listed(list(texts))} counts as missing in {name!r}" for name, texts in absent.items()]
+    found = {name: [text for text in one.missing if text not in given] for name, one in notations.items()}
+    absent = {name: texts for name, texts in found.items() if texts}
+    return notes + [f"{listed(texts)} counts as missing in {name!r}" for name, texts in absent.items()]
 
 
 def _find(
@@ -239,8 +240,11 @@ def _are_codes(texts: pyarrow.Array) -> bool:
     )
 
 
-def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return notes on numbers of a file of text that may be dates, or stand for missing values."""
+def suspicions(table: Table, columns: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Return notes on numbers of a file of text that may be dates, or stand for missing values.
+
+    `given`: texts that were said to be missing.
+    """
     if table.decimal is None:
         return []
     kinds = {field.name: str(field.type) for field in table.schema if field.name in columns}
@@ -250,7 +254,8 @@ def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
         if len(values) > 1 and all(map(_DAY_NUMBER.fullmatch, values)):
             notes.append(f"{name!r} may be dates, and is read as numbers: write them as 2024-02-29")
         for text, count in zip(values, counts.to_pylist(), strict=True):
-            if count > 1 and _SENTINEL.fullmatch(text) and _stands_out(text, values):
+            is_odd = text not in given and _SENTINEL.fullmatch(text) and _stands_out(text, values)
+            if count > 1 and is_odd:
                 notes.append(
                     f"{name!r} is {text} in {count} of the first rows, and far from the others: if it means "
                     f"missing, say so by `missing`"
