@@ -46,8 +46,8 @@ BREAKS = [
     Break(
         "rows that are held out are trained on",
         "rff_dist/selection/cross_validation.py",
-        "yield _Problem(split, index, whole - validation, validation)",
-        "yield _Problem(split, index, whole, validation)",
+        "yield _Problem(split, index, size.of(total) - validation, validation)",
+        "yield _Problem(split, index, size.of(total), validation)",
         ("tests/unit/selection",),
     ),
     Break(
