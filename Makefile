@@ -20,7 +20,7 @@ ARGS ?=
 # Processes that `make test` runs tests in: make test WORKERS=0 stays in one, where output can be seen (-s).
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-documents test-flows test-faults test-slow test-all lint format bench bench-defaults soak manual constraints clean
+.PHONY: help setup demo test test-documents test-flows test-faults test-slow test-all lint format bench bench-defaults soak manual pictures constraints clean
 
 help:  ## Show the verbs.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-22s %s\n", $$1, $$2}'
@@ -76,6 +76,9 @@ manual: setup  ## Build the manual into build/manual, and check its links.
 	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=true \
 	  $(bin)/python -m mkdocs build --strict --quiet --config-file notebooks/manual/mkdocs.yml
 	@echo "build/manual/index.html"
+
+pictures: setup  ## Make the pictures of README and manual again; the page's needs Chromium.
+	$(bin)/python -m tools.pictures
 
 constraints: setup  ## Resolve the newest versions anew into constraints.txt.
 	$(bin)/python -m pip install --quiet uv

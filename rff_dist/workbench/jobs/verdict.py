@@ -168,6 +168,9 @@ class Comparison:
             if losses is None:
                 continue
             values = np.array(paired_interval(losses, self.weights, self.groups, self._inflation))
+            if self.measure == "accuracy":  # all right, or all wrong, has no deviation
+                low, high = share_interval(int(losses.sum()), len(losses))
+                values = np.array([values[0], min(values[1], low), max(values[2], high)])
             if self.measure == "rmse":
                 values = np.sqrt(np.maximum(values, 0.0))
             elif self.measure != "log_loss":

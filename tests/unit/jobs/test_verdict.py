@@ -198,3 +198,12 @@ def test_cross_validated_rows_give_wider_intervals_than_test_rows():
     one, other = test.differences[LINEAR], folds.differences[LINEAR]
     np.testing.assert_allclose(other.upper - other.lower, 1.5 * (one.upper - one.lower), rtol=1e-9)  # √2.25
     assert "90 rows by cross-validation" in folds.verdict
+
+
+def test_the_interval_of_an_accuracy_is_exact_even_if_all_rows_are_right():
+    y = np.arange(36) % 3
+    found = classes(y, {OURS: sure(y, 0.9), LINEAR: sure(np.roll(y, 1), 0.9)})
+    value, low, high = found.intervals()[OURS]
+    expected = scipy.stats.binomtest(36, 36).proportion_ci(0.95)
+    assert (value, high) == (1.0, 1.0)
+    assert low == pytest.approx(expected.low, abs=1e-9)

@@ -1,0 +1,76 @@
+"""Make the pictures of README and manual: `make pictures`. The page's needs Chromium.
+
+`defaults.svg` is made with the table beside it, by `make bench-defaults`.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from matplotlib import pyplot as plt
+from PIL import Image
+from sklearn.datasets import load_wine
+
+from rff_dist import Gaussian, draw_feature_map
+from tests.browser import BROWSER
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "notebooks/manual/pages"
+
+
+def main() -> None:
+    """Make all of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        _photograph(Path(folder))
+        _page(Path(folder))
+    _idea()
+
+
+def _photograph(folder: Path) -> None:
+    _run("demo", "--output", folder / "demo", folder=folder)
+    picture = Image.open(folder / "demo/comparison.png").convert("RGB")
+    picture.thumbnail((1100, 1100))
+    picture.save(ROOT / "notebooks/images/flower.jpg", quality=85, optimize=True)
+
+
+def _page(folder: Path) -> None:
+    """Take a picture of the top of the tutorial's page."""
+    if BROWSER is None:
+        raise SystemExit("the picture of the page needs Chromium")
+    table = load_wine(as_frame=True).frame.drop(columns="target")
+    table["grower"] = load_wine().target_names[load_wine().target]
+    table.to_csv(folder / "wines.csv", index=False)
+    _run("auto", "wines.csv", "--target", "grower", "--report", "wines.html", folder=folder)
+    shot = folder / "page.png"
+    size = ["--window-size=900,760", "--hide-scrollbars", f"--screenshot={shot}"]
+    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", *size, (folder / "wines.html").as_uri()]
+    subprocess.run(words, check=True, capture_output=True, timeout=120)
+    Image.open(shot).convert("P", palette=Image.Palette.ADAPTIVE).save(PAGES / "page.png", optimize=True)
+
+
+def _idea() -> None:
+    """Draw a kernel, and products of random features for several numbers of features."""
+    plt.style.use(ROOT / "notebooks/rff_dist.mplstyle")
+    x = np.linspace(-4, 4, 401)[:, np.newaxis]
+    kernel = np.exp(-(x[:, 0] ** 2) / 2)
+    figure, panels = plt.subplots(1, 3, figsize=(9, 2.9), sharey=True)
+    for axes, D in zip(panels, (8, 64, 512), strict=True):
+        features = draw_feature_map(Gaussian(1.0), n_features=1, n_components=D, design="iid", random_state=1)
+        products = features.transform(x) @ features.transform(np.zeros((1, 1)))[0]
+        axes.plot(x, kernel, color="0.6", lw=4, label="kernel")
+        axes.plot(x, products, color="#0072b2", label="product of features")
+        axes.set_title(f"D = {D}: off by at most {np.abs(products - kernel).max():.2f}")
+        axes.set_xlabel("x − x′")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.savefig(PAGES / "idea.png", dpi=110)
+
+
+def _run(*words: object, folder: Path) -> None:
+    command = [sys.executable, "-m", "rff_dist.workbench.cli", *map(str, words)]
+    subprocess.run(command, cwd=folder, check=True, timeout=900)
+
+
+if __name__ == "__main__":
+    main()
