@@ -33,88 +33,144 @@ import numpy as np
 
 
 class RFFDistError(Exception):
-    """Base of all errors raised on purpose by rff_dist."""
+    """Base of all errors raised on purpose by rff_dist.
+
+    `kind`: a name for programs, which stays as it is when classes and messages change.
+    """
+
+    kind = "failed"
 
 
 class InvalidParameterError(RFFDistError, ValueError):
     """A parameter is outside its range, or names something unknown."""
 
+    kind = "parameter"
+
 
 class DataError(RFFDistError, ValueError):
     """The data hold values, shapes or types that cannot be used."""
+
+    kind = "data"
 
 
 class FingerprintMismatchError(DataError):
     """The first rows of the data are not the ones a model holds."""
 
+    kind = "data.fingerprint"
+
 
 class PlanError(RFFDistError, ValueError):
     """The job cannot run as asked."""
+
+    kind = "plan"
 
 
 class StatisticsError(RFFDistError, ValueError):
     """Statistics do not belong together, or do not add up."""
 
+    kind = "statistics"
+
 
 class SolveError(RFFDistError, np.linalg.LinAlgError):
     """A linear system has no usable solution."""
+
+    kind = "solve"
 
 
 class StorageError(RFFDistError, OSError):
     """A dataset or a model cannot be opened or written."""
 
+    kind = "storage"
+
 
 class OutputExistsError(StorageError, FileExistsError):
     """The output exists, and the job was not told to overwrite it."""
+
+    kind = "storage.exists"
 
 
 class OutputBusyError(StorageError, BlockingIOError):
     """Another run is writing the output."""
 
+    kind = "storage.busy"
+
 
 class IntegrityError(StorageError):
     """Stored bytes differ from those that were written."""
+
+    kind = "storage.damaged"
 
 
 class UnsafeModelError(StorageError):
     """The file could run code when loaded, so it is not loaded."""
 
+    kind = "storage.unsafe"
+
 
 class VersionError(StorageError):
     """The model was written by a newer release."""
+
+    kind = "storage.newer"
 
 
 class NoSuchVersionError(StorageError, LookupError):
     """A registered model has no such version, or no earlier one to go back to."""
 
+    kind = "storage.no-version"
+
 
 class ConflictError(StorageError):
     """Somebody else changed the same thing at the same time."""
+
+    kind = "storage.conflict"
 
 
 class BlockError(RFFDistError, RuntimeError):
     """The work on one block of rows failed."""
 
+    kind = "block"
+
 
 class BroadcastError(RFFDistError, RuntimeError):
     """A worker holds another feature map than the client."""
+
+    kind = "cluster.broadcast"
 
 
 class ClusterError(RFFDistError, ConnectionError):
     """The Dask cluster cannot be used."""
 
+    kind = "cluster"
+
 
 class ClusterUnavailableError(ClusterError):
     """No scheduler answers at the address given."""
+
+    kind = "cluster.unavailable"
 
 
 class ClusterLostError(ClusterError):
     """The scheduler, or every worker, went away during a pass."""
 
+    kind = "cluster.lost"
+
 
 class JobTimeoutError(RFFDistError, TimeoutError):
     """A run took longer than its time limit."""
 
+    kind = "timeout"
+
 
 class MissingDependencyError(RFFDistError, ImportError):
     """An optional package is needed and not installed."""
+
+    kind = "dependency"
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the kind of any error: "stopped" by a signal, "memory", or "unexpected" if it is not ours."""
+    if isinstance(error, RFFDistError):
+        return error.kind
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped"
+    return "memory" if isinstance(error, MemoryError) else "unexpected"

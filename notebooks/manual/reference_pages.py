@@ -59,16 +59,19 @@ def _table(options: Any) -> Iterator[str]:
 def errors_page() -> Iterator[str]:
     """Yield the page of errors and exit codes."""
     yield "# Errors and exit codes\n"
-    yield "Errors are subclasses of `rff_dist.errors.RFFDistError`. `--json` has the name of an error as"
-    yield "`error.type`, and the exit code as `error.exit_code`. An error about a place that the command"
-    yield f"writes to exits with {messages.CANNOT_WRITE}. Ctrl-C exits with {messages.INTERRUPTED}, SIGTERM"
-    yield f"with {messages.TERMINATED}.\n\n| error | exit code | |\n|---|---|---|"
+    yield "Errors are subclasses of `rff_dist.errors.RFFDistError`. Programs can rely on their kind: it is"
+    yield "`error.kind` in `--json`, `kind` in JSON lines of the log and in Python, and named in the artifact"
+    yield "of a stopped flow. Errors that rff_dist does not raise are of the kind `memory`, `stopped` (by a"
+    yield "signal) or `unexpected`, and wrong options of a command `usage`."
+    yield f"An error about a place that the command writes to exits with {messages.CANNOT_WRITE}, Ctrl-C"
+    yield f"with {messages.INTERRUPTED}, SIGTERM with {messages.TERMINATED}.\n"
+    yield "| error | kind | exit code | |\n|---|---|---|---|"
     for kind in _kinds(errors.RFFDistError):
         about = (kind.__doc__ or "").split("\n")[0]
-        yield f"| `{kind.__name__}` | {messages.exit_code(kind('…'))} | {_cell(about)} |"
+        yield f"| `{kind.__name__}` | `{kind.kind}` | {messages.exit_code(kind('…'))} | {_cell(about)} |"
 
 
-def _kinds(kind: type[Exception]) -> Iterator[type[Exception]]:
+def _kinds(kind: type[errors.RFFDistError]) -> Iterator[type[errors.RFFDistError]]:
     for below in kind.__subclasses__():
         if below.__module__ == kind.__module__:
             yield below

@@ -463,12 +463,15 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
     `resume`: what a run with the same parameters does.
     """
     message = logs.without_secrets(state.message or "no reason is known").strip()
+    error = getattr(state.data, "result", state.data)  # Prefect keeps a record of the exception
+    kind = [f"Kind of error: {code(errors.kind_of(error))}", ""] if isinstance(error, BaseException) else []
     places = {key: parameters[key] for key in ("model", "output") if isinstance(parameters.get(key), str)}
     lines = [
         f"# {name}: {state.name or state.type.value}",
         "",
         *(f"> {line}" for line in message.splitlines()),
         "",
+        *kind,
         "## To go on",
         "",
         "Run it again with the same parameters: *Retry* on this page, or "

@@ -215,7 +215,7 @@ def test_an_error_is_the_same_by_every_face(folder, tmp_path):
             by_python(job, given)
         with disable_run_logger(), lend_engine(SerialEngine(1)), pytest.raises(error) as in_flow:
             job.flow.fn(**given)
-        assert told["type"] == error.__name__
+        assert (told["type"], told["kind"]) == (error.__name__, direct.value.kind)
         assert str(direct.value) == str(in_flow.value)
         assert str(direct.value) in told["message"]
         assert not list(Path(tmp_path).glob("model*"))

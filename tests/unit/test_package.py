@@ -153,3 +153,11 @@ def test_the_wheel_installs_one_package(project_root, tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"rff_dist"}
     assert {"rff_dist/__init__.py", "rff_dist/py.typed", "rff_dist/flows/train.py"} <= set(names)
+
+
+def test_each_kind_of_error_is_its_own():
+    kinds = [error.kind for error in vars(errors).values() if isinstance(error, type)]
+    assert len(kinds) == len(set(kinds)) > 20
+    assert errors.kind_of(errors.ConflictError("x")) == "storage.conflict"
+    others = (KeyboardInterrupt(), MemoryError(), KeyError("x"))
+    assert [errors.kind_of(error) for error in others] == ["stopped", "memory", "unexpected"]

@@ -54,9 +54,9 @@ def say(kind: str, message: str, style: str) -> None:
     _show_line(kind, message, Text.assemble((f"{kind}: ", f"bold {style}"), message))
 
 
-def _show_line(level: str, message: str, view: Text) -> None:
+def _show_line(level: str, message: str, view: Text, members: Mapping[str, Any] | None = None) -> None:
     if settings.logs_json():
-        sys.stderr.write(logs.json_line(level, message) + "\n")
+        sys.stderr.write(logs.json_line(level, message, members=members) + "\n")
     else:
         err.print(view, soft_wrap=True)
 
@@ -114,7 +114,8 @@ def _is_about(error: errors.StorageError, place: PathLike) -> bool:
 
 def report_usage(message: str, title: str, *, as_json: bool) -> int:
     """Report what is wrong with the arguments of a command and where to look; return the exit code."""
-    _tell_error(title, "UsageError", USAGE, message.rstrip("."), _see_help(title), as_json=as_json)
+    told = {"type": "UsageError", "kind": "usage", "exit_code": USAGE}
+    _tell_error(title, told, message.rstrip("."), _see_help(title), as_json=as_json)
     return USAGE
 
 
@@ -156,7 +157,8 @@ def report_error(
     else:
         message = f"{type(error).__name__}: {error}{noted}"
         hint = "" if debug else "this is unexpected; the same command with --debug shows where it came from"
-    _tell_error(title, type(error).__name__, code, message, hint, as_json=as_json)
+    told = {"type": type(error).__name__, "kind": errors.kind_of(error), "exit_code": code}
+    _tell_error(title, told, message, hint, as_json=as_json)
     return code
 
 
@@ -164,13 +166,13 @@ def _see_help(title: str) -> str:
     return f"see: {' '.join(filter(None, ['rff-dist', title]))} --help"
 
 
-def _tell_error(title: str, kind: str, code: int, message: str, hint: str, *, as_json: bool) -> None:
-    say("error", message, "red")
+def _tell_error(title: str, told: Mapping[str, Any], message: str, hint: str, *, as_json: bool) -> None:
+    view = Text.assemble(("error: ", "bold red"), message)
+    _show_line("error", message, view, {"kind": told["kind"]})
     if hint:
         _show_line("info", hint, Text(hint, "dim"))
     if as_json:
-        error = {"type": kind, "message": message, "exit_code": code}
-        write_json({"command": title or None, "error": error})
+        write_json({"command": title or None, "error": {**told, "message": message}})
 
 
 def _again() -> str:

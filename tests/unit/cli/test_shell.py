@@ -118,7 +118,8 @@ def test_an_unknown_command_or_option_exits_2_with_a_suggestion(arguments, sugge
 def test_a_usage_error_with_json_is_one_document_too():
     result = run("fit", "--json", "--worker", "2")
     assert result.exit_code == 2
-    assert json.loads(result.stdout)["error"]["exit_code"] == 2
+    error = json.loads(result.stdout)["error"]
+    assert (error["exit_code"], error["kind"]) == (2, "usage")
 
 
 def write_file(path):
@@ -288,6 +289,7 @@ def test_an_error_with_json_is_one_document_with_its_type_and_code(tmp_path):
     assert found["command"] == "fit"
     assert found["error"]["type"] == "StorageError"
     assert found["error"]["exit_code"] == 65
+    assert found["error"]["kind"] == "storage"
     assert found["error"]["message"] in result.stderr
 
 
