@@ -73,7 +73,8 @@ class Dialect:
     def open(self, path: Path, types: Mapping[str, pyarrow.DataType] | None = None) -> Any:
         """Return a reader of a file, to be used in a `with`; given `types`, it reads these columns only."""
         names = None if self.names is None else tables.numbered(self.names)
-        wanted = names[:-1] if names is not None and self.has_ends else None
+        ends = {names[-1]: pyarrow.null()} if names is not None and self.has_ends else {}  # must be empty
+        wanted = None if types is None else [*types, *ends]
         return arrow_csv.open_csv(
             str(path),
             arrow_csv.ReadOptions(
@@ -90,8 +91,8 @@ class Dialect:
                 invalid_row_handler=_skip_comment if self.has_comments else None,
             ),
             arrow_csv.ConvertOptions(
-                column_types=types,
-                include_columns=wanted if types is None else list(types),
+                column_types={**(types or {}), **ends},
+                include_columns=wanted,
                 null_values=[*tables.MISSING_TEXTS, *self.missing],
                 timestamp_parsers=[arrow_csv.ISO8601, *notations.DATE_FORMATS],
             ),
@@ -110,6 +111,8 @@ def csv_table(path: Path, reading: tables.Reading) -> tables.Table:
     dialect = find_dialect(path, reading)
     with tables.opening(path, "CSV"), dialect.open(path) as reader:
         schema = reader.schema
+    if dialect.has_ends:
+        schema = schema.remove(len(schema) - 1)
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         with tables.expecting_types(path), dialect.open(path, types) as reader:
@@ -150,8 +153,9 @@ def find_dialect(path: Path, reading: tables.Reading) -> Dialect:
     _refuse_single_quotes(path, lines[n_above:], delimiter)
     names_at, has_comments = _find_comments(lines[n_above:], rows, delimiter)
     n_above += names_at
-    if has_comments:
-        rows = [row for row in rows if not row[0].startswith("#")]
+    if has_comments:  # the first row may be names that begin with #
+        rows = _rows(lines[n_above:], delimiter)
+        rows = [*rows[:1], *(row for row in rows[1:] if not row[0].startswith("#"))]
     has_ends = _has_ends(rows)
     has_header = has_names(rows) if reading.header is None else reading.header
     names = None

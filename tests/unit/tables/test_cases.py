@@ -230,6 +230,15 @@ CASES = {
         "# made by hand, with care\n# in 2024\n" + text(x=X, z=X),
         Read({"x": X, "z": X}, ("lines above the names .* skipped: 2",)),
     ),
+    "# before the names": (
+        "# made by hand\n#" + text(x=X, z=X),
+        Read({"#x": X, "z": X}, ("lines above", "lines that begin with #")),
+    ),
+    "codes with #": (text(a=[f"#{i % 3}" for i in range(N)], x=X), Read(["a=#0", "a=#1", "a=#2", "x"])),
+    "each row ends in a comma, until one does not": (
+        text(x=X, z=[f"{x}," for x in X]) + "1,2,\n" * LATE + "1,2,3\n",
+        Refused("'3'"),
+    ),
     "# lines between": (
         text(x=X, z=X).replace("\n0.0,", "\n# from here on, by a, new machine\n0.0,"),
         Read({"x": X, "z": X}, ("lines that begin with # are skipped",)),
