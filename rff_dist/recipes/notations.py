@@ -13,8 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rff_dist.errors import DataError
-from rff_dist.recipes.tables import MISSING_TEXTS, Reading, Table, kind_of, listed, to_text
+from rff_dist.recipes.tables import MISSING_TEXTS, Reading, Table, kind_of, listed, to_numbers, to_text
+from rff_dist.typing import FloatArray
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,9 +35,7 @@ _ISO = (
     r"([ T]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
 )
 _WORD = re.compile(r"\d\s+([^\d\s]{1,9})$")  # a unit such as m² or km/h
-_PLAIN = ("int64", "double")
-_DAY_NUMBER = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
-_SENTINEL = re.compile(r"-?9{2,}(\.0*)?|-9(\.0*)?")  # -999 and the like
+_SENTINELS = {-9.0, *(sign * (10.0**n - 1) for sign in (1, -1) for n in range(2, 7))}  # -999 and the like
 _DASHES = ("-", "--", ".", "None", "none")  # missing in a column of numbers or dates
 _MOST_ODD, _FEW_ODD, _MOST_WORDS = 0.05, 0.01, 5  # shares of the texts, and different ones
 
@@ -240,34 +241,42 @@ def _are_codes(texts: pyarrow.Array) -> bool:
     )
 
 
-def suspicions(table: Table, columns: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Return notes on numbers of a file of text that may be dates, or stand for missing values.
+def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
+    """Return notes on numbers of a file of text that may be dates, or stand for missing values."""
+    import pyarrow
 
-    `given`: texts that were said to be missing.
-    """
     if table.decimal is None:
         return []
     kinds = {field.name: str(field.type) for field in table.schema if field.name in columns}
+    plain = [name for name, kind in kinds.items() if kind in ("int64", "double")]
+    first = table.first_rows(dict.fromkeys(plain, pyarrow.float64())) if plain else None
+    if first is None:
+        return []
     notes = []
-    for name, (texts, counts) in _first_texts(table, [name for name in kinds if kinds[name] in _PLAIN]):
-        values = texts.to_pylist()
-        if len(values) > 1 and all(map(_DAY_NUMBER.fullmatch, values)):
+    for name in plain:
+        values = to_numbers(first.column(name))
+        values = values[np.isfinite(values)]
+        if not len(values):
+            continue
+        ends = values.min(), values.max()
+        if kinds[name] == "int64" and ends[0] < ends[1] and _are_days(values):
             notes.append(f"{name!r} may be dates, and is read as numbers: write them as 2024-02-29")
-        for text, count in zip(values, counts.to_pylist(), strict=True):
-            is_odd = text not in given and _SENTINEL.fullmatch(text) and _stands_out(text, values)
-            if count > 1 and is_odd:
+        for end in ends:
+            others = values[values != end]
+            is_far = len(others) and np.abs(others).max() < abs(end) / 2
+            if end in _SENTINELS and is_far and len(values) - len(others) > 1:
                 notes.append(
-                    f"{name!r} is {text} in {count} of the first rows, and far from the others: if it means "
-                    f"missing, say so by `missing`"
+                    f"{name!r} is {end:g} in {len(values) - len(others)} of the first rows, and far from the "
+                    "others: if it means missing, say so by `missing`"
                 )
     return notes
 
 
-def _stands_out(text: str, values: Sequence[str]) -> bool:
-    try:
-        return all(abs(float(value)) < abs(float(text)) / 2 for value in values if value != text)
-    except ValueError:
-        return False
+def _are_days(values: FloatArray) -> bool:
+    """Return whether numbers could be days such as 20240229."""
+    month, day = values // 100 % 100, values % 100
+    fits = (values > 1.9e7) & (values < 2.1e7) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    return bool(fits.all())
 
 
 def _first_texts(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, tuple[Any, Any]]]:

@@ -171,7 +171,8 @@ def find_dialect(path: Path, reading: tables.Reading) -> Dialect:
         delimiter,
         encoding,
         is_quoted,
-        max(2**20, 16 * longest),  # Arrow refuses a row that is longer than a block
+        # Arrow refuses a row that is longer than a block; a block costs a little for each column
+        max(2**20, min(512 * longest, 2**24), 16 * longest),
         reading.missing,
         n_above,
         has_comments,

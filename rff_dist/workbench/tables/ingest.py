@@ -446,7 +446,7 @@ def _read(
         learned = learn.learn(schema, columns, looked_at, encoding, targets=roles.targets)
     notes = {table.name: table.notes for table in tables}
     unread = [name for name in columns if recipe is None and name not in notations]
-    doubts = suspicions(tables[0], unread, preparing.reading.missing)
+    doubts = suspicions(tables[0], unread)
     notes[tables[0].name] = [*tables[0].notes, *notation_notes(notations, preparing.reading.missing), *doubts]
     notes = {name: lines for name, lines in notes.items() if lines}
     left_out = {} if index is None else {index: "it numbers the rows; `keep_index` keeps it"}
