@@ -63,9 +63,10 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         "degree" uses the principal components of degree-normalised features, see `RFFPCA`. This is spectral
         clustering if `n_principal` is one less than the number of clusters and `length_scale` is below the
         gaps between them. Use Nyström features with it: Fourier features blur the degrees of a narrow kernel.
-    features : {"fourier", "nystrom"} or Nystrom, default="fourier"
+    features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
         Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
-        and any kernel has them. Whitening them costs O(n_components²) more per row and pass.
+        by RULE uniform (the default), k-means++ or rpcholesky, and any kernel has them. Whitening them costs
+        O(n_components²) more per row and pass.
     design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"

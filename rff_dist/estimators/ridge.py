@@ -83,10 +83,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         is chosen by the errors on the last fold, in passes that all alphas share. The model has no
         statistics, hence no standard deviations and no `partial_fit`. "auto" is "pcg" if alpha is one number,
         and either memory does not hold Z'Z or "pcg" is planned to take less than a quarter of the time.
-    features : "auto", "fourier", "nystrom" or Nystrom, default="auto"
+    features : {"auto", "fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="auto"
         Random Fourier features do not depend on the data, and need a kernel with a spectral measure. Nyström
         features are kernel values at rows of the data, the centres: any kernel has them, and fewer are enough
-        if the data fill little of their space. `Nystrom` says how centres are chosen. "auto" compares both;
+        if the data fill little of their space. RULE or `Nystrom` says how centres are chosen: uniform,
+        k-means++ or rpcholesky. "auto" compares both;
         up to 2,048 rows it is "nystrom" with all rows as centres, unless `n_components` is given.
     design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";

@@ -44,9 +44,9 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         D, the number of components of Z (`n_components` of `RFFRidge` and `RFFSampler`). The error of the
         kernel falls as 1/√D, and the cost grows as D². With Nyström features it is the number of centres;
         data with fewer distinct rows use all of them, and the kernel is then exact.
-    features : {"fourier", "nystrom"} or Nystrom, default="fourier"
+    features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
         Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
-        and any kernel has them.
+        by RULE uniform (the default), k-means++ or rpcholesky, and any kernel has them.
     design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
@@ -244,9 +244,9 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
         Columns of Z. An even number makes pairs of cosines and sines, an odd one cosines with random phases,
         which have more variance. With Nyström features it is the number of centres; data with fewer distinct
         rows use all of them, and the kernel is then exact.
-    features : {"fourier", "nystrom"} or Nystrom, default="fourier"
+    features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
         Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
-        and any kernel has them.
+        by RULE uniform (the default), k-means++ or rpcholesky, and any kernel has them.
     design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";
         structured ones are fast for hundreds of columns. Both need an isotropic kernel. Quasi-Monte Carlo

@@ -234,7 +234,7 @@ class RidgeOptions(FeatureOptions):
     )
     conformal: bool | str = fields.option(
         "Measure the cross-validated residuals in one more pass, for prediction intervals. normalized: their "
-        "width follows the residuals near each row. Uses the default folds unless `n_folds` says otherwise.",
+        "width follows the residuals near each row. Uses the default folds if none are given.",
         default=False,
         takes=bool | Literal["normalized"],
     )
