@@ -1,6 +1,6 @@
 """Make the pictures of README and manual: `make pictures`. The page's needs Chromium.
 
-`defaults.svg` is made with the table beside it, by `make bench-defaults`.
+`make bench-defaults` makes `defaults.svg`, with the table that it draws.
 """
 
 import subprocess

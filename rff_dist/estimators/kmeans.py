@@ -174,9 +174,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _options(self) -> tuple[cluster_options.ClusterSpace, cluster_options.LloydOptions]:
         """Return the parameters as the library takes them, checked."""
-        feature_options.check_width(
-            self.n_components, "phases", self.features
-        )  # `_features` chooses the map by it
+        # before `_features`, which chooses the map by it
+        feature_options.check_width(self.n_components, "phases", self.features)
         n_init = kernel_kmeans.starts_of(self.n_init, auto=1)
         feature_options.check_without_targets(self.length_scale)
         features = self._features(self.n_components)

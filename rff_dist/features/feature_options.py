@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 type KernelObject = Kernel
 type FeatureKind = str | Nystrom
 type Arrangement = str | Design
-type Width = str | LengthScale | None
+type Scale = str | LengthScale | None
 type Standardize = bool | Literal["rank", "auto"]
 
 FEATURES = ("fourier", "nystrom")
@@ -64,7 +64,7 @@ class KernelFeatures:
         unit="D",
         takes=Count,
     )
-    length_scale: Width = fields.option(
+    length_scale: Scale = fields.option(
         f"{LENGTH_SCALE}auto and median: the median distance between rows of a sample.",
         default="auto",
         unit="L|L1,L2,…",

@@ -15,7 +15,7 @@ from rff_dist import fields
 from rff_dist.checks import check_name, check_positive
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import feature_options
-from rff_dist.features.feature_options import FeatureKind, FeatureOptions, Width
+from rff_dist.features.feature_options import FeatureKind, FeatureOptions, Scale
 from rff_dist.fields import Count, Counts, NonNegative, Positive, Positives
 from rff_dist.typing import FloatArray
 
@@ -191,7 +191,7 @@ class RidgeOptions(FeatureOptions):
         takes=Literal["auto"] | Count | Counts,
         unit="auto|D|D1,D2,…",
     )
-    length_scale: Width = fields.option(
+    length_scale: Scale = fields.option(
         f"{feature_options.LENGTH_SCALE}median: the median distance between rows. evidence: one for each "
         "column, tuned on a sample of rows by the marginal likelihood. auto: cross-validation compares both.",
         default="auto",

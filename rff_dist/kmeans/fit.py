@@ -87,7 +87,7 @@ def find_clusters(
     moments: Moments | None = None,
     engine: Engine,
 ) -> Clusters:
-    """Minimise Σ w·‖z(x) − c‖² over centres, by Lloyd passes from one or several starts.
+    """Minimise Σ w·‖z(x) − c‖² over centres, by Lloyd passes from one or several starts, for one number.
 
     `moments`: from `inspect`. If they are not given and rows have weights, a pass measures them.
     Raises DataError if values are not finite, or given centres have the wrong shape; PlanError if a pass
@@ -96,7 +96,8 @@ def find_clusters(
     if moments is None and dataset.weighted:
         moments = inspection.inspect(dataset, engine=engine)
     job = measure(dataset, feature_map, moments, engine=engine)
-    return finish(iterate(job, start(job, lloyd), lloyd))[0]
+    [clusters] = finish(iterate(job, start(job, lloyd), lloyd))
+    return clusters
 
 
 def start(job: ClusteringJob, lloyd: LloydOptions) -> Starts:

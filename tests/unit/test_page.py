@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.inspection import partial_dependence as sklearn_dependence
 from sklearn.inspection import permutation_importance as sklearn_importance
 from sklearn.linear_model import Ridge
+from sklearn.metrics import roc_auc_score
 
 from rff_dist import Additive
 from rff_dist.data.memory import ArrayDataset
@@ -29,7 +30,7 @@ from rff_dist.storage.writing import write_dataset
 from rff_dist.text import number
 from rff_dist.workbench.jobs.fits import JobData
 from rff_dist.workbench.jobs.judging import compare_left_out
-from rff_dist.workbench.page import columns
+from rff_dist.workbench.page import columns, pages
 from rff_dist.workbench.page.columns import partial_dependence, permutation_importance, sample_data
 from rff_dist.workbench.results.document import Document
 from rff_dist.workbench.results.markdown import to_markdown
@@ -472,3 +473,15 @@ def test_columns_of_the_page_are_those_of_the_table():
     assert found[0].places(X, 5)[0] == (0,)
     # columns that a recipe did not make stand for themselves
     assert [one.members for one in columns._table_columns(["a", "b"], recipe)] == [(0,), (1,)]
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_area_under_the_curve_is_what_scikit_learn_says(ties):
+    rng = np.random.default_rng(9)
+    positive = rng.random(300) < 0.3
+    scores = rng.standard_normal(300) + positive
+    scores = np.round(scores) if ties else scores
+    page = Document("")
+    pages._draw_roc(page, positive, scores, "spam")
+    [picture] = page.parts
+    assert f"is {roc_auc_score(positive, scores):.3f};" in picture.alt

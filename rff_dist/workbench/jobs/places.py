@@ -72,7 +72,8 @@ class TableEncoding:
         None,
     )
     missing: Names | None = fields.option(
-        "Texts of a CSV file that mean missing, such as -999, besides empty cells, NA, NaN, null and ?.",
+        "Texts of a CSV file that mean missing in columns of numbers and dates, such as -999, in addition to "
+        "empty cells, NA, NaN, null and ?.",
         None,
         unit="TEXT,…",
     )

@@ -167,10 +167,10 @@ class Comparison:
             losses = self._losses(model, self.measure)
             if losses is None:
                 continue
-            values = np.array(paired_interval(losses, self.weights, self.groups, self._inflation))
-            if self.measure == "accuracy":  # all right, or all wrong, has no deviation
-                low, high = share_interval(int(losses.sum()), len(losses))
-                values = np.array([values[0], min(values[1], low), max(values[2], high)])
+            if self.measure == "accuracy":
+                values = np.array(share_with_interval(losses, self.weights, self.groups, self._inflation))
+            else:
+                values = np.array(paired_interval(losses, self.weights, self.groups, self._inflation))
             if self.measure == "rmse":
                 values = np.sqrt(np.maximum(values, 0.0))
             elif self.measure != "log_loss":
@@ -347,6 +347,25 @@ def exact_interval(differences: FloatArray) -> tuple[float, float]:
     n = more + less
     low, high = share_interval(more, n)
     return (2 * low - 1) * n / len(differences), (2 * high - 1) * n / len(differences)
+
+
+def share_with_interval(
+    hits: FloatArray,
+    weights: FloatArray | None = None,
+    groups: NDArray[Any] | None = None,
+    inflation: float = 1.0,
+) -> tuple[float, float, float]:
+    """Return the mean of zeros and ones, and the ends of its interval; see `paired_interval`.
+
+    Rows without weights get at least the exact interval: if all are ones, they have no deviation.
+
+    `hits`: float64 array of shape (n_rows,).
+    """
+    share, low, high = paired_interval(hits, weights, groups, inflation)
+    if weights is None:
+        exact = share_interval(int(hits.sum()), len(hits))
+        low, high = min(low, exact[0]), max(high, exact[1])
+    return share, max(low, 0.0), min(high, 1.0)
 
 
 def share_interval(k: int, n: int) -> tuple[float, float]:

@@ -321,13 +321,16 @@ def _interval_table(
     model: models.RidgeModel,
     targets: Sequence[str],
 ) -> None:
-    """Add a table of how often prediction intervals hold the observed values of test rows."""
+    """Add a table of the coverage of prediction intervals on test rows."""
     if model.held_out is None and (
         model.statistics is None or model.feature_map.n_components > judging.MAX_FACTOR
     ):
         return
     shown = slice(None, None, -(-comparison.n_rows // INTERVAL_ROWS))
     rows, observed = memory.ArrayDataset(comparison.X[shown]), comparison.y[shown]
+    weights, groups = (
+        None if values is None else values[shown] for values in (comparison.weights, comparison.groups)
+    )
     found = []
     for level in COVERAGES:
         try:
@@ -338,11 +341,12 @@ def _interval_table(
         lower, upper = (end.reshape(observed.shape) for end in ends)
         inside = (lower <= observed) & (observed <= upper)
         for target, name in enumerate(targets[: columns.CURVES]):
-            low, high = verdict.share_interval(int(inside[:, target].sum()), len(inside))
+            hits = inside[:, target].astype(np.float64)
+            share, low, high = verdict.share_with_interval(hits, weights, groups)
             found.append(
                 (
                     f"{level:.0%}" if len(targets) == 1 else f"{name}, {level:.0%}",
-                    f"{inside[:, target].mean():.1%}",
+                    f"{share:.1%}",
                     f"{low:.1%} to {high:.1%}",
                     float((upper - lower)[:, target].mean()),
                 )

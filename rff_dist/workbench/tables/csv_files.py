@@ -257,9 +257,8 @@ def has_names(rows: list[list[str]]) -> bool:
 def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
     """Return the encoding of a file, and whether it has quotes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    n_quotes = n_lines = 0
-    last = b""  # what stands before the last quote, and the number of its line
-    opened_in = 0
+    n_quotes = n_lines = opened_in = 0  # the last quote is in line `opened_in`
+    last = b""  # what stands before it
     with pyarrow.input_stream(str(path), compression="detect") as stream:
         piece = stream.read(_PIECE)
         if encoding is None and piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):

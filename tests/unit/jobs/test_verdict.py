@@ -18,6 +18,7 @@ from rff_dist.workbench.jobs.verdict import (
     Predictions,
     exact_interval,
     paired_interval,
+    share_with_interval,
     with_naive,
 )
 
@@ -207,3 +208,14 @@ def test_the_interval_of_an_accuracy_is_exact_even_if_all_rows_are_right():
     expected = scipy.stats.binomtest(36, 36).proportion_ci(0.95)
     assert (value, high) == (1.0, 1.0)
     assert low == pytest.approx(expected.low, abs=1e-9)
+
+
+def test_a_share_of_rows_in_groups_is_as_sure_as_its_groups_and_of_weighted_rows_as_its_weights():
+    hits, groups = np.repeat([1.0, 0.0, 1.0, 1.0], 50), np.repeat(np.arange(4), 50)
+    share, low, high = share_with_interval(hits, groups=groups)
+    assert (share, low, high) == (0.75, 0.0, 1.0)  # four observations, not 200
+    alone = share_with_interval(hits)
+    assert 0.66 < alone[1] < 0.75 < alone[2] < 0.83
+    # rows without weight would widen an exact interval
+    weights = np.where(hits > 0, 1.0, 1e-9)
+    assert share_with_interval(hits, weights)[1] > 0.99
