@@ -87,8 +87,9 @@ def find_clusters(
     moments: Moments | None = None,
     engine: Engine,
 ) -> Clusters:
-    """Minimise Σ w·‖z(x) − c‖² over centres, by Lloyd passes from one or several starts, for one number.
+    """Minimise Σ w·‖z(x) − c‖² over centres, by Lloyd passes from one or several starts.
 
+    `lloyd`: with one number of clusters.
     `moments`: from `inspect`. If they are not given and rows have weights, a pass measures them.
     Raises DataError if values are not finite, or given centres have the wrong shape; PlanError if a pass
       needs more memory than a worker has.
