@@ -10,7 +10,7 @@ from rff_dist.features import draw as for_dataset
 from rff_dist.features import feature_options, maps
 from rff_dist.statistics import accumulate, inspection, passes
 from rff_dist.statistics.moments import Moments
-from rff_dist.storage import generations
+from rff_dist.storage import documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
     facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
     if dataset.version is not None:
         facts["data_version"] = dataset.version
-        if (name := generations.name_of(attributes_of(dataset))) is not None:
+        if (name := documents.name_of(attributes_of(dataset))) is not None:
             facts["data_id"] = name
     n_samples = dataset.n_samples
     # versions record digests of those that they only appended to, which need no reading

@@ -1,8 +1,8 @@
 """How flows run: on which cluster, for how long, what is retried, and what a stopped run reports.
 
-The lease of `rff_dist.storage.output_places` keeps two runs of one model apart, also direct runs and runs of
-several Prefect servers: the second run fails at once and names the first. With a deployment's
-`concurrency_limit: 1` it waits instead.
+`rff_dist.storage.output_places.hold` keeps two runs of one model apart, also direct runs and runs of several
+Prefect servers. In a folder the second run fails at once and names the first; in an object store the one that
+publishes later fails. With a deployment's `concurrency_limit: 1` it waits instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rff_dist.engines import connecting, dask, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fields import Option, build, check_names, group, option, options_of
-from rff_dist.storage import locations, output_places
+from rff_dist.storage import locations
 from rff_dist.text import redact
 from rff_dist.workbench.jobs.steps import Runner
 
@@ -492,16 +492,12 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
 def _describe_leftovers(url: str) -> list[str]:
     try:
         location = locations.parse_location(url)
-        left = [*output_places.beside(location, "run-"), *output_places.beside(location, "partial-")]
-        leases = output_places.beside(location, "lock" if location.is_local else "lease")
-        kept = output_places.beside(location, "ledger")
+        left = [*locations.beside(location, "run-"), *locations.beside(location, "partial-")]
+        locks = locations.beside(location, "lock")
+        kept = locations.beside(location, "ledger")
     except Exception as error:  # the store may be what failed
         return [f"- What is next to {code(url)} cannot be listed: {logs.without_secrets(str(error))}"]
     lines = [f"- {code(place.url)}: unfinished, and read by no one." for place in left]
     lines += [f"- {code(place.url)}: a run with the same parameters goes on from here." for place in kept]
-    if leases:
-        lines.append(
-            f"- {code(leases[0].url)}: the lease of the run. If its process was killed, the lease ends: at "
-            "once on the same machine, else two minutes later."
-        )
+    lines += [f"- {code(lock.url)}: the lock of the run, which ends with its process." for lock in locks]
     return lines

@@ -28,7 +28,7 @@ from rff_dist.living.differences import (
     without_rows,
 )
 from rff_dist.ridge.models import RidgeModel
-from rff_dist.storage import generations, locations, repositories
+from rff_dist.storage import documents, locations, repositories
 from rff_dist.storage.loads import ALL_ROWS, NO_HALF_LIFE, HalfLife, Load, Window, read_loads
 from rff_dist.text import redact
 from rff_dist.typing import IntArray
@@ -298,7 +298,7 @@ def _why_not(model: RidgeModel, dataset: blocks.Dataset, seen: int) -> str:
     """Return why a model cannot follow data that do not begin with the rows that it was trained on."""
     version, n_samples = model.card.get("data_version"), dataset.n_samples
     has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
-    data_id = generations.name_of(prepare.attributes_of(dataset))
+    data_id = documents.name_of(prepare.attributes_of(dataset))
     if version is None or dataset.version is None or model.card.get("data_id") != data_id:
         return (
             f"the model was trained on {seen:_} rows, and {_name(dataset)} {has} (fingerprint "

@@ -5,22 +5,18 @@
     models/                          Registry
     └── NAME/                        RegisteredModel; whoever reads this folder reads the current version
         ├── current.json             which version is current, and which ones were before
-        ├── claims/N.json            created once: who took the number N, and whether it was published
-        └── versions/N/              a record, as `write_record` makes it
-            └── lineage.json         what it was made of; written last: without it there is no version N
+        └── versions/N/              a record, as `write_record` makes it, with the lineage of version N
 
-A publisher first claims a number, by creating a claim that no one else has created. It writes the record and
-then the lineage, notes in the claim that the version is published, and then replaces the pointer in one step,
-if no one else has replaced it. A publisher that dies on the way leaves a claim, and perhaps a folder that no
-one reads; the version before stays current. If a lineage is lost later, the claim or the pointer reveals it.
+A publisher writes a record to the first number that is free. No two can, because a record appears whole, and
+only where none is. Then it adds the lineage, in one step: a record without one is no version yet. Then it
+replaces the pointer in one step, if no one else has replaced it. A publisher that dies on the way leaves
+a record that no one reads; the version before stays current.
 """
 
 import json
 import logging
 import os
-import platform
 import re
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -30,26 +26,23 @@ from itertools import islice
 from typing import Any
 
 from rff_dist import errors
-from rff_dist.storage import conditional, documents, locations, output_places, records
+from rff_dist.storage import locations, output_places, records
 from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
 
-_KIND, _VERSION = "lineage", 1
 _STORED = ("kind", "digest", "created", "parent", "lineage", "reason")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ATTEMPTS = 100  # to change the pointer while others change it
 _YOUNG = timedelta(hours=1)  # how long a version that was never current is safe from `prune`
-_NUMBER = re.compile(r"([1-9][0-9]*)(?:\.json)?")  # the name of a version's folder or claim
-_CLAIMED, _PUBLISHED = "claimed", "published"  # keys of a claim, whose values are times
-_GIVEN_UP = timedelta(days=1)  # Writing a record takes seconds or minutes.
+_NUMBER = re.compile(r"[1-9][0-9]*")  # the name of a version's folder
 
 
 @dataclass(frozen=True)
 class Version:
     """One published version of a registered model.
 
-    `number`: counted from 1; numbers are never used twice, and some may be missing.
+    `number`: counted from 1; some may be missing.
     `kind`: the kind of model, such as "ridge model".
     `digest`: digest of all that its predictions depend on.
     `created`: when it was published, as ISO 8601 in UTC.
@@ -85,7 +78,6 @@ class RegisteredModel:
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self.location = locations.parse_location(url)
-        self._claims = Claims(self.location)
 
     @property
     def url(self) -> str:
@@ -107,7 +99,7 @@ class RegisteredModel:
         self._refuse_others()
         # Each version has its own folder below the model.
         output_places.check_output(
-            documents.version_place(self.location, self._last_number() + 1), overwrite=False, inputs=inputs
+            records.version_place(self.location, self._last_number() + 1), overwrite=False, inputs=inputs
         )
 
     def versions(self, *, last: int | None = None) -> list[Version]:
@@ -133,9 +125,9 @@ class RegisteredModel:
             raise errors.NoSuchVersionError(f"{self.location} has no version {number}; it {known}")
         return version
 
-    def pointer(self) -> documents.Pointer | None:
+    def pointer(self) -> records.Pointer | None:
         """Return which version is current, since when and why; None if there is none."""
-        return documents.read_pointer(self.location)[0]
+        return records.read_pointer(self.location)[0]
 
     def current(self) -> Version | None:
         """Return the version that readers get; None if no version was promoted yet."""
@@ -157,18 +149,43 @@ class RegisteredModel:
           by default the current one; `code_version` is by default this release's; `data` is a URL, which is
           stored without credentials.
         `promote`: whether to make it the current version now; if not, call `promote` later.
-        Raises OutputBusyError if this context has lost the lease of the model; StorageError if it cannot be
-          written, or something else is at this place (the current version then stays); InvalidParameterError
-          if the lineage is not JSON.
+        Raises OutputBusyError if this context holds the model, and another run has published since;
+          StorageError if it cannot be written, or something else is at this place (the current version then
+          stays); InvalidParameterError if the lineage is not JSON.
         """
         facts = _checked_lineage(lineage)
         self._refuse_others()
-        number, claim = self._claims.take(self._last_number() + 1)
-        place = documents.version_place(self.location, number)
+        first = self._last_number() + 1
+        for number in range(first, first + _ATTEMPTS):
+            taken = (errors.OutputExistsError, errors.OutputBusyError, errors.ConflictError)
+            with suppress(*taken):
+                write(records.version_place(self.location, number).url)
+                break
+        else:
+            raise errors.ConflictError(
+                f"others keep publishing versions of {self.location}; stop them and try again"
+            )
+        version = self._add_lineage(number, facts, reason)
+        logger.info("published version %d of %s", number, self.location)
+        if promote:
+            try:
+                self.promote(number, reason=reason)
+            except errors.OutputBusyError:
+                # Another run has published since: its version is the next one, not this.
+                output_places.discard(records.version_place(self.location, number))
+                raise
+            except BaseException as error:
+                error.add_note(
+                    f"version {number} of {self.location} was published, but is not the current one"
+                )
+                raise
+        return version
+
+    def _add_lineage(self, number: int, facts: Mapping[str, Any], reason: str) -> Version:
+        """Make a version of the record that was written for it; remove the record if that fails."""
+        place = records.version_place(self.location, number)
         try:
-            write(place.url)
-            record = records.peek_record(place.url)
-            pointer = self.pointer()
+            record, pointer = records.peek_record(place.url), self.pointer()
             facts = {"parent": None if pointer is None else pointer.number, **facts}
             version = Version(
                 number=number,
@@ -180,26 +197,13 @@ class RegisteredModel:
                 lineage=facts,
                 reason=reason,
             )
-            output_places.check_lease(self.location)
-            _write_lineage(version)
-            self._claims.note(number, {**claim, _PUBLISHED: version.created})
+            output_places.check_held(self.location)
+            with _writing(place):
+                records.add_lineage(place, {name: getattr(version, name) for name in ("number", *_STORED)})
+                locations.sync_names(place, 3)  # of the version, of `versions` and of the model
         except BaseException:
             output_places.discard(place)
             raise
-        logger.info("published version %d of %s", number, self.location)
-        if promote:
-            try:
-                self.promote(number, reason=reason)
-            except errors.OutputBusyError:
-                # Another run has taken over: its version is the next one, not this.
-                self._claims.note(number, claim)
-                output_places.discard(place)
-                raise
-            except BaseException as error:
-                error.add_note(
-                    f"version {number} of {self.location} was published, but is not the current one"
-                )
-                raise
         return version
 
     def promote(self, number: int, *, reason: str = "") -> Version:
@@ -208,20 +212,19 @@ class RegisteredModel:
         The version before stays, for `rollback`. Two promotions at the same moment are both recorded, in the
         order of their success, so that neither is lost.
 
-        Raises NoSuchVersionError if there is no such version; OutputBusyError if this context has lost the
-          lease of the model; StorageError if the pointer cannot be written.
+        Raises NoSuchVersionError if there is no such version; OutputBusyError if this context holds
+          the model, and another run has published since; StorageError if the pointer cannot be written.
         """
         for _ in range(_ATTEMPTS):
-            before, tagged = documents.read_pointer(self.location)
+            before, tagged = records.read_pointer(self.location)
             # Look for the version after reading the pointer: whoever removes it changes the pointer first.
             version = self.version(number)
-            now = before or documents.Pointer(number, (), "", "")
+            now = before or records.Pointer(number, (), "", "")
             if number in now.removing:
                 raise errors.NoSuchVersionError(f"version {number} of {self.location} is being removed")
             previous = now.previous if now.number == number else (*now.previous, now.number)
-            output_places.check_lease(self.location)
             with suppress(errors.ConflictError), _writing(self.location):
-                documents.swap_pointer(self.location, now.moved(number, previous, reason), expected=tagged)
+                records.swap_pointer(self.location, now.moved(number, previous, reason), expected=tagged)
                 return version
         raise errors.ConflictError(
             f"others keep promoting versions of {self.location}; stop them and try again"
@@ -234,7 +237,7 @@ class RegisteredModel:
         Raises NoSuchVersionError if there is nothing to roll back to; ConflictError if another version became
           current at the same moment.
         """
-        before, tagged = documents.read_pointer(self.location)
+        before, tagged = records.read_pointer(self.location)
         if before is None:
             raise errors.NoSuchVersionError(
                 f"nothing to roll back: {self.location} has no current version; promote one"
@@ -246,7 +249,7 @@ class RegisteredModel:
             if number not in before.removing and (version := self._read_version(number)) is not None:
                 pointer = replace(before.moved(number, before.previous[:i], why), left=left)
                 with _writing(self.location):
-                    documents.swap_pointer(self.location, pointer, expected=tagged)
+                    records.swap_pointer(self.location, pointer, expected=tagged)
                 return version
         raise errors.NoSuchVersionError(
             f"nothing to roll back to: no version of {self.location} was current before version "
@@ -274,13 +277,15 @@ class RegisteredModel:
             raise errors.InvalidParameterError(f"`keep` is {keep}; expected at least 1, the newest version")
         marked, removed = self._mark_old(keep)
         for number in marked:
-            # The lineage goes first: without it a half-removed folder is not a version.
-            place = documents.version_place(self.location, number)
-            locations.delete_bytes(locations.open_store(place, read_only=False), locations.LINEAGE_FILE)
+            # The document goes first: without it a half-removed folder is not a version.
+            place = records.version_place(self.location, number)
+            locations.delete_bytes(locations.open_store(place, read_only=False), locations.RECORD_FILE)
         whole = {version.number for version in self.versions()}
         left_behind = set(_numbers_in(self._versions)) - whole - set(marked)
-        for number in [*marked, *(number for number in left_behind if self._claims.is_given_up(number))]:
-            output_places.discard(documents.version_place(self.location, number))
+        places = {number: records.version_place(self.location, number) for number in (*marked, *left_behind)}
+        for number, place in places.items():
+            if number in marked or locations.is_given_up(place):
+                output_places.discard(place)
         # Only now, since a version must not become current while its folder is being removed.
         self._swap(lambda now: replace(now, removing=tuple(n for n in now.removing if n not in marked)))
         return removed
@@ -289,7 +294,7 @@ class RegisteredModel:
         """Mark old versions, so that none becomes current; return all marked ones, and those marked now."""
         old: list[int] = []
 
-        def mark(now: documents.Pointer) -> documents.Pointer:
+        def mark(now: records.Pointer) -> records.Pointer:
             young = datetime.now(UTC) - _YOUNG
             kept = {now.number, *now.previous[-1:]}
             candidates = [version for version in self.versions()[:-keep] if version.number not in kept]
@@ -303,16 +308,16 @@ class RegisteredModel:
 
         return self._swap(mark).removing, old
 
-    def _swap(self, change: Callable[[documents.Pointer], documents.Pointer]) -> documents.Pointer:
+    def _swap(self, change: Callable[[records.Pointer], records.Pointer]) -> records.Pointer:
         """Change the pointer; repeat that if others change it meanwhile."""
         for _ in range(_ATTEMPTS):
-            before, tagged = documents.read_pointer(self.location)
+            before, tagged = records.read_pointer(self.location)
             if before is None:
                 raise errors.NoSuchVersionError(f"{self.location} has no current version; promote one first")
             after = change(before)
             with suppress(errors.ConflictError), _writing(self.location):
                 if after != before:
-                    documents.swap_pointer(self.location, after, expected=tagged)
+                    records.swap_pointer(self.location, after, expected=tagged)
                 return after
         raise errors.ConflictError(f"others keep changing {self.location}; stop them and try again")
 
@@ -321,47 +326,29 @@ class RegisteredModel:
         if not locations.exists(self.location) or output_places.holds_versions(self.location):
             return
         names = {name for name in locations.list_names(self.location) if not name.startswith(".")}
-        if names - {"claims", "versions"}:
+        if names - {"versions"}:
             raise errors.OutputExistsError(
                 f"{self.location} holds something else than versions of a registered model; choose another "
                 "name, or publish without register=True"
             )
 
     def _last_number(self) -> int:
-        return max((0, *_numbers_in(self._claims.place), *_numbers_in(self._versions)))
+        return max((0, *_numbers_in(self._versions)))
 
     @property
     def _versions(self) -> locations.Location:
         return self.location.child("versions")
 
     def _read_version(self, number: int) -> Version | None:
-        place = documents.version_place(self.location, number)
-        content = locations.read_file(place, locations.LINEAGE_FILE)
-        if content is None:
-            if not (self._was_published(number) and output_places.holds(place, locations.RECORD_FILE)):
-                return None
-            content = locations.read_file(place, locations.LINEAGE_FILE)  # It may have been written just now.
-        if content is None:
-            raise errors.IntegrityError(
-                f"{locations.LINEAGE_FILE} of {place} is lost, although the version was published; restore "
-                "it from a copy, or remove the folder if you do not need the version"
-            )
-        document = documents.parse_document(
-            content, kind=_KIND, version=_VERSION, where=f"{locations.LINEAGE_FILE} of {place}"
-        )
+        place = records.version_place(self.location, number)
+        document = records.read_lineage(place)
+        if document is None:
+            return None
         if (other := document["number"]) != number:
             raise errors.IntegrityError(
-                f"{locations.LINEAGE_FILE} of {place} belongs to version {other}; restore it from a copy"
+                f"the record of {place} belongs to version {other}; restore it from a copy"
             )
         return Version(number, place.url, **{name: document[name] for name in _STORED})
-
-    def _was_published(self, number: int) -> bool:
-        """Return whether a version without lineage was published, and is not being removed."""
-        pointer = self.pointer()
-        if pointer is not None and number in pointer.removing:
-            return False
-        current = () if pointer is None else (pointer.number, *pointer.previous, *pointer.left)
-        return number in current or self._claims.is_published(number)
 
 
 class Registry:
@@ -391,18 +378,6 @@ class Registry:
         return RegisteredModel(self.location.child(name).url)
 
 
-def _write_lineage(version: Version) -> None:
-    """Write the lineage of a stored record, which makes it a version."""
-    place = locations.parse_location(version.url)
-    document = {name: getattr(version, name) for name in ("number", *_STORED)}
-    store = locations.open_store(place, read_only=False)
-    with _writing(place):
-        locations.write_bytes(
-            store, locations.LINEAGE_FILE, documents.sign_document(document, kind=_KIND, version=_VERSION)
-        )
-        locations.sync_names(place, 3)  # of the version, of `versions` and of the model
-
-
 def code_version() -> dict[str, str]:
     """Return the package's release and, if known, the commit that it was installed from.
 
@@ -427,67 +402,9 @@ def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-# -- claims ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Claims:
-    """The claims of a model's versions.
-
-    `model`: the model's folder.
-    """
-
-    model: locations.Location
-
-    @property
-    def place(self) -> locations.Location:
-        """The folder of the claims."""
-        return self.model.child("claims")
-
-    def take(self, number: int) -> tuple[int, dict[str, Any]]:
-        """Take the first free number from `number` on, for this caller alone; return it and its claim."""
-        by = {"host": platform.node(), "process": os.getpid(), "token": uuid.uuid4().hex}
-        claim = {**by, _CLAIMED: datetime.now(UTC).isoformat(timespec="seconds")}
-        locations.open_store(self.model, read_only=False)  # In memory this creates the model.
-        store = locations.open_store(self.place, read_only=False)
-        with _writing(self.place):
-            while not conditional.create_bytes(
-                store, f"{number}.json", json.dumps(claim).encode(), where=self.place
-            ):
-                number += 1
-        return number, claim
-
-    def note(self, number: int, claim: Mapping[str, Any]) -> None:
-        """Replace a claim by its owner's new one, which says when its version was published, if it was."""
-        with _writing(self.place):
-            store = locations.open_store(self.place, read_only=False)
-            locations.write_bytes(store, f"{number}.json", json.dumps(claim).encode())
-
-    def is_published(self, number: int) -> bool:
-        """Return whether a claim says that its version was published."""
-        return _PUBLISHED in self._read(number)
-
-    def is_given_up(self, number: int) -> bool:
-        """Return whether a number was claimed so long ago that no one will publish it any more."""
-        try:
-            claimed = datetime.fromisoformat(self._read(number)[_CLAIMED])
-        except (ValueError, KeyError, TypeError):
-            return True
-        return datetime.now(UTC) - claimed > _GIVEN_UP
-
-    def _read(self, number: int) -> Mapping[str, Any]:
-        """Return a claim; empty if it is lost, or its writer died before the end."""
-        with suppress(ValueError):
-            claim = json.loads(locations.read_file(self.place, f"{number}.json") or b"")
-            if isinstance(claim, dict):
-                return claim
-        return {}
-
-
 def _numbers_in(folder: locations.Location) -> list[int]:
-    """Return the numbers in a folder of claims or of versions, ascending."""
-    matches = (_NUMBER.fullmatch(name) for name in locations.list_names(folder))
-    return sorted(int(match[1]) for match in matches if match)
+    """Return the numbers in a folder of versions, ascending."""
+    return sorted(int(name) for name in locations.list_names(folder) if _NUMBER.fullmatch(name))
 
 
 def _writing(location: locations.Location) -> AbstractContextManager[None]:

@@ -16,9 +16,9 @@ import zarr
 
 from rff_dist.data import columns, memory
 from rff_dist.errors import DataError, StorageError
-from rff_dist.storage import arrays, generations, locations, repositories, writing
+from rff_dist.storage import arrays, documents, locations, repositories, writing
 from rff_dist.storage.columns import ID
-from rff_dist.storage.groups import OpenGroup, StoredGroup, complete, require_versions
+from rff_dist.storage.groups import StoredGroup, complete, require_versions
 from rff_dist.storage.loads import Load, describe_loads, read_loads, with_load
 
 SOURCES = "sources"  # the group's attribute that lists what was ingested
@@ -300,17 +300,17 @@ class Editing:
         `attributes`: attributes of the group that change.
         `loads`: the loads after the change; None: the loads before, and one more for new rows.
         """
-        manifest = generations.manifest_of(self.attributes)
+        manifest = documents.manifest_of(self.attributes)
         chain = hashlib.sha256(f"{manifest['sha256']}|{digest}".encode()).hexdigest()
         # After any other change, an earlier version's rows are not the first rows any more.
-        line = manifest[generations.LINE][-_LONGEST_LINE:] if what == "append" else []
+        line = manifest[documents.LINE][-_LONGEST_LINE:] if what == "append" else []
         state = {
             "n_samples": n_after,
             "sha256": chain,
-            generations.LINE: [*line, [n_after, chain]],
-            generations.LOADS: describe_loads(with_load(self.loads(), n_after) if loads is None else loads),
+            documents.LINE: [*line, [n_after, chain]],
+            documents.LOADS: describe_loads(with_load(self.loads(), n_after) if loads is None else loads),
         }
-        attributes = {**(attributes or {}), generations.MANIFEST: {**manifest, **state}}
+        attributes = {**(attributes or {}), documents.MANIFEST: {**manifest, **state}}
         changed = self._change.changed_chunks()
         complete(self._change.store, self.headers, attributes, place=self.location, changed=changed)
         about = {"change": what, "n_before": self.n_before, "n_after": n_after, "sha256": chain}
@@ -325,10 +325,10 @@ def editing(location: locations.Location) -> Iterator[Editing]:
     """
     require_versions(location)
     with repositories.changing(location) as change:
-        stored = StoredGroup(change.store, "", str(location), location.url, None).open()
+        stored = StoredGroup(change.store, str(location))
         headers, group = read_headers(stored), zarr.open_group(change.store, mode="r+")
         _check(stored, headers)
-        yield Editing(location, stored.n_samples, stored.attributes, headers, group, change)
+        yield Editing(location, _n_samples(stored), stored.attributes, headers, group, change)
 
 
 def digest_rows(*parts: np.ndarray) -> str:
@@ -339,30 +339,35 @@ def digest_rows(*parts: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def read_headers(group: OpenGroup) -> dict[str, arrays.Header]:
+def read_headers(group: StoredGroup) -> dict[str, arrays.Header]:
     """Return the checked headers of a dataset's arrays by name."""
     headers = {name: group.read_header(name, text=name in TEXT_ROLES) for name in ROLES}
     return {name: header for name, header in headers.items() if header is not None}
 
 
-def _check(dataset: OpenGroup, headers: Mapping[str, arrays.Header]) -> None:
+def _check(dataset: StoredGroup, headers: Mapping[str, arrays.Header]) -> None:
     """Refuse a repository that this package did not write, or whose arrays disagree with the manifest."""
-    if "X" not in headers or not generations.manifest_of(dataset.attributes):
+    if "X" not in headers or not documents.manifest_of(dataset.attributes):
         raise StorageError(
             f"{dataset.place} is a repository that rff_dist did not write; expected a versioned dataset. "
             "Open its arrays with Icechunk, and write them with write_dataset"
         )
-    shapes = {name: array.shape for name, array in dataset.group.arrays() if name in headers}
-    if {shape[:1] for shape in shapes.values()} != {(dataset.n_samples,)}:
+    shapes = {name: header.shape for name, header in headers.items()}
+    n_samples = _n_samples(dataset)
+    if {shape[:1] for shape in shapes.values()} != {(n_samples,)}:
         raise StorageError(
             f"the arrays of {dataset.place} have the shapes {shapes}, and its manifest says "
-            f"{dataset.n_samples:_} rows; expected as many rows in all arrays. Go back to an earlier version "
+            f"{n_samples} rows; expected as many rows in all arrays. Go back to an earlier version "
             "(`rff-dist data rollback`)"
         )
     refuse_others(dataset)
 
 
-def refuse_others(dataset: OpenGroup) -> None:
+def _n_samples(dataset: StoredGroup) -> Any:
+    return documents.manifest_of(dataset.attributes).get("n_samples")
+
+
+def refuse_others(dataset: StoredGroup) -> None:
     """Refuse a group with further arrays, which a change or a conversion would leave behind."""
     others = sorted(set(dataset.group.array_keys()).difference(ROLES))
     if others:

@@ -9,7 +9,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -23,13 +23,12 @@ from zarr.storage import WrapperStore
 
 from rff_dist.data import columns, memory
 from rff_dist.errors import IntegrityError, StorageError
-from rff_dist.storage import locations
+from rff_dist.storage import documents, locations
 
 CHUNK_TARGET_BYTES = 16 * 2**20
 # Limits of what metadata may claim, checked before memory is taken: Zarr opens 10^18 rows without a word.
 MAX_ROWS = 2**40
 MAX_CHUNK_BYTES = 4 * 2**30
-MAX_METADATA_BYTES = 64 * 2**20
 MARK: dict[str, Any] = {"rff_dist": "bound"}  # an attribute of arrays, see `groups.complete`
 # By default Zarr leaves out chunks of the fill value, and then reads a lost chunk as fill values.
 EVERY_CHUNK: Any = {"write_empty_chunks": True, "read_missing_chunks": False}
@@ -77,14 +76,6 @@ class Header:
     def chunk_bytes(self) -> int:
         return math.prod(self.chunks) * self.dtype.itemsize
 
-    def first_rows(self, n_samples: int) -> Self:
-        """Return the header cut to the first `n_samples` rows; the header itself if it has no more."""
-        if not self.shape or self.shape[0] <= n_samples:
-            return self
-        shape = (n_samples, *self.shape[1:])
-        text = json.dumps({**json.loads(self.text), "shape": shape}, sort_keys=True)
-        return replace(self, shape=shape, text=text)
-
 
 def read_header(store: Store, path: str, *, label: str, text: bool = False) -> Header | None:
     """Read and check an array's metadata; return None if there is no array.
@@ -101,7 +92,7 @@ def read_header(store: Store, path: str, *, label: str, text: bool = False) -> H
     if content is None:
         return None
     try:
-        metadata = load_json(content)
+        metadata = documents.load_json(content)
         if metadata.get("node_type") == "group":
             return None
         header = _parse_header(metadata, text=text)
@@ -116,26 +107,10 @@ def read_header(store: Store, path: str, *, label: str, text: bool = False) -> H
     return header
 
 
-def load_json(content: bytes) -> dict[str, Any]:
-    """Parse a JSON object from a file that may be hostile.
-
-    Raises StorageError if it is too long, too deep, or not a JSON object.
-    """
-    if len(content) > MAX_METADATA_BYTES:
-        raise StorageError(f"{len(content):_} bytes of metadata; expected at most {MAX_METADATA_BYTES:_}")
-    try:
-        data = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise StorageError(f"the metadata are not JSON ({locations.explain(error)})") from error
-    if not isinstance(data, dict):
-        raise StorageError(f"the metadata are a JSON {type(data).__name__}; expected an object")
-    return data
-
-
 def open_array(
     store: Store, path: str, header: Header, *, label: str, missing_chunks: str = "error"
 ) -> zarr.Array[Any]:
-    """Open an array for reading, with the rows that the header has.
+    """Open an array for reading.
 
     `header`: from `read_header`; knowing the format saves requests for the other format's metadata.
     `missing_chunks`: as in `require_chunks`.
@@ -147,7 +122,7 @@ def open_array(
         raise
     except Exception as error:
         raise StorageError(f"{label} cannot be opened: {locations.explain(error)}") from error
-    return _with_shape(require_chunks(array, missing_chunks), header.shape)
+    return require_chunks(array, missing_chunks)
 
 
 def require_chunks(array: zarr.Array[Any], missing_chunks: str = "error") -> zarr.Array[Any]:
@@ -157,15 +132,6 @@ def require_chunks(array: zarr.Array[Any], missing_chunks: str = "error") -> zar
       the fill value.
     """
     return array.with_config({"read_missing_chunks": missing_chunks == "fill"})
-
-
-def _with_shape(array: zarr.Array[Any], shape: tuple[int, ...]) -> zarr.Array[Any]:
-    """Return an open array with another shape; the stored metadata stay as they are."""
-    if shape == array.shape:
-        return array
-    opened: Any = array.async_array
-    metadata = opened.metadata.update_shape(shape)
-    return zarr.Array(type(opened)(metadata=metadata, store_path=opened.store_path, config=opened.config))
 
 
 def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> np.ndarray:

@@ -71,8 +71,8 @@ class StoredColumn:
 
         See `engines.resuming`.
         """
-        address, *options = (None,) if self._reopen is None else self._reopen[1]
-        return address.content_key(*options) if isinstance(address, groups.Address) else None
+        group, *options = (None,) if self._reopen is None else self._reopen[1]
+        return group.content_key(*options) if isinstance(group, groups.StoredGroup) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is None:
@@ -150,13 +150,12 @@ def as_column(values: Any, *, name: str = "y") -> columns.Column:
     return columns.MemoryColumn(columns.check_values(array, name, np.arange(len(array))))
 
 
-def _open(stored: groups.StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
-    group = stored.open()
+def _open(group: groups.StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
     label, header = group.label(name), group.require_header(name)
     _check_shape(header, label)
     array = group.open_array(name, header, missing_chunks)
-    reopen = None if stored.address is None else (_reopen_stored, (stored.address, name, missing_chunks))
-    return StoredColumn(array, stored.url, header, label, reopen)
+    reopen = None if group.url is None else (_open, (group, name, missing_chunks))
+    return StoredColumn(array, group.url, header, label, reopen)
 
 
 def _of_array(array: zarr.Array[Any], name: str) -> StoredColumn:
@@ -170,7 +169,3 @@ def _of_array(array: zarr.Array[Any], name: str) -> StoredColumn:
 def _check_shape(header: arrays.Header, label: str) -> None:
     if len(header.shape) != 1:
         raise StorageError(f"{label} has shape {header.shape}; expected one value a row, shape (n_samples,)")
-
-
-def _reopen_stored(address: groups.Address, name: str, missing_chunks: str) -> StoredColumn:
-    return _open(address.reopen(), name, missing_chunks)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks, memory
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import appending, generations, loads, locations, output_places, repositories, writing
+from rff_dist.storage import appending, documents, loads, locations, output_places, repositories, writing
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.groups import find_group
@@ -236,14 +236,14 @@ def convert_dataset(
         raise StorageError(f"{location} keeps versions already; there is nothing to convert")
     if output is not None:
         output_places.check_output(place, overwrite=False, inputs=[location])
-    group = find_group(url).open()
+    group = find_group(url)
     headers = appending.read_headers(group)
     if "X" not in headers:
         raise StorageError(f"{group.place} has no array 'X'; expected a dataset")
     appending.refuse_others(group)
     arrays = {name: group.open_array(name, header) for name, header in headers.items()}
     n_samples, chunk_rows = arrays["X"].shape[0], stored_rows(arrays["X"])
-    attributes = {key: value for key, value in group.attributes.items() if key != generations.MANIFEST}
+    attributes = {key: value for key, value in group.attributes.items() if key != documents.MANIFEST}
     names = attributes.pop("feature_names", None), attributes.pop("target_names", None)
 
     def batches() -> Iterator[writing.RowBatch]:

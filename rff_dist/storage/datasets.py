@@ -19,7 +19,7 @@ import zarr
 
 from rff_dist.data import blocks, memory
 from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, NoSuchVersionError, StorageError
-from rff_dist.storage import generations, groups, locations, repositories
+from rff_dist.storage import documents, groups, locations, repositories
 from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest, walk_codecs
 from rff_dist.typing import PathLike
 
@@ -63,7 +63,7 @@ class ZarrDataset(memory.ArraysDataset):
     version: str | None = None
     _headers: Mapping[str, Header] = field(default_factory=dict)
     _labels: Mapping[str, str] = field(default_factory=dict)
-    _address: groups.Address | None = None  # None for arrays that were handed over open
+    _group: groups.StoredGroup | None = None  # None for arrays that were handed over open
     _array_names: ArrayNames = _ROLES
 
     @property
@@ -111,7 +111,7 @@ class ZarrDataset(memory.ArraysDataset):
         first and the last among them. So it notices other data, appended rows and a rewritten dataset. It
         does not notice that another program changed a chunk of plain Zarr in place, outside the sample.
         """
-        digest, manifest = hashlib.sha256(), generations.manifest_of(self.attributes)
+        digest, manifest = hashlib.sha256(), documents.manifest_of(self.attributes)
         # A snapshot never changes, so its manifest is enough, and no chunk is read.
         if self.version is not None and "sha256" in manifest:
             metadata = {name: header.text for name, header in self._headers.items()}
@@ -130,8 +130,8 @@ class ZarrDataset(memory.ArraysDataset):
 
     @cached_property  # For plain Zarr in an object store it lists all objects.
     def _content_key(self) -> str | None:
-        address = self._address
-        return None if address is None else address.content_key(self._array_names, self.missing_chunks)
+        group = self._group
+        return None if group is None else group.content_key(self._array_names, self.missing_chunks)
 
     def content_key(self) -> str | None:
         """Return a key of the stored rows, for the names of kept sums; None if the rows may change.
@@ -143,7 +143,7 @@ class ZarrDataset(memory.ArraysDataset):
     def recorded_prefix(self, n_samples: int) -> str | None:
         if self.version is None:
             return None
-        line = generations.manifest_of(self.attributes).get(generations.LINE, ())
+        line = documents.manifest_of(self.attributes).get(documents.LINE, ())
         digest = next((digest for n, digest in line if n == n_samples), None)
         identity = json.dumps([n_samples, digest, self._identity()])
         return None if digest is None else hashlib.sha256(identity.encode()).hexdigest()
@@ -154,19 +154,19 @@ class ZarrDataset(memory.ArraysDataset):
         return ["" if array is None else getattr(array, "path", "") for array in arrays]
 
     def check_unchanged(self) -> None:
-        if self._address is not None:
-            self._address.check()
+        if self._group is not None:
+            self._group.check_unchanged()
 
     def can_travel(self) -> bool:
-        if self._address is not None:
-            return self._address.process is None
+        if self._group is not None:
+            return self._group.process is None
         arrays = (self.X, self.y, self.sample_weight)
         stores = [array.store for array in arrays if isinstance(array, zarr.Array)]
         return all(groups.local_root(store, "") is not None for store in stores)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._address is not None:
-            return _reopen_stored, (self._address, self._array_names, self.missing_chunks)
+        if self._group is not None:
+            return _open, (self._group, self._array_names, self.missing_chunks)
         if not self.can_travel():
             raise groups.cannot_travel(self._labels["X"], self.X.store, "the data with open_dataset(url)")
         reopen = partial(dataset_from_arrays, missing_chunks=self.missing_chunks)
@@ -243,14 +243,14 @@ def open_dataset(
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
-    stored = groups.find_group(url, version)
-    dataset = _open(stored, (x, y, sample_weight), missing_chunks)
+    group = groups.find_group(url, version)
+    dataset = _open(group, (x, y, sample_weight), missing_chunks)
     if dataset.n_targets and sample_weight is None:
         folder, slash, _ = dataset.X.path.rpartition("/")
-        if groups.is_array(stored.store, f"{folder}{slash}sample_weight"):
+        if groups.is_array(group.store, f"{folder}{slash}sample_weight"):
             _log.warning(
                 '%s holds sample weights, which are not used; give sample_weight="sample_weight" to use them',
-                stored.place,
+                group.place,
             )
     return dataset
 
@@ -293,8 +293,8 @@ def dataset_from_arrays(
     return ZarrDataset(**arrays, missing_chunks=missing_chunks, _headers=headers, _labels=labels)
 
 
-def _open(stored: groups.StoredGroup, names: ArrayNames, missing_chunks: str) -> ZarrDataset:
-    group, place = stored.open(), stored.place
+def _open(group: groups.StoredGroup, names: ArrayNames, missing_chunks: str) -> ZarrDataset:
+    place = group.place
     name_of = {role: name for role, name in zip(_ROLES, names, strict=True) if name is not None}
     headers: dict[str, Header] = {}
     for role, name in name_of.items():
@@ -319,15 +319,15 @@ def _open(stored: groups.StoredGroup, names: ArrayNames, missing_chunks: str) ->
     }
     return ZarrDataset(
         **arrays,
-        url=stored.url,
+        url=group.url,
         attributes=group.attributes,
         feature_names=_names(group.attributes, "feature_names", headers["X"].shape[1], place),
         target_names=_names(group.attributes, "target_names", n_targets, place) if n_targets else None,
         missing_chunks=missing_chunks,
-        version=stored.version,
+        version=group.version,
         _headers=headers,
         _labels=labels,
-        _address=stored.address,
+        _group=group if group.url is not None else None,
         _array_names=names,
     )
 
@@ -343,14 +343,14 @@ def changed_rows(
     Raises NoSuchVersionError if the version has expired or belongs to another dataset, or if the dataset's
       arrays were written again since.
     """
-    address, names = dataset._address, dataset._array_names
-    if address is None or dataset.version is None:
+    group, names = dataset._group, dataset._array_names
+    if group is None or dataset.version is None:
         raise NoSuchVersionError(f"{dataset!r} keeps no versions")
-    location = locations.parse_location(address.url)
+    location = locations.parse_location(str(group.url))
     before = repositories.find_snapshot(location, version)
     stores = repositories.open_together(location, before, dataset.version)
     other, same = (
-        _open(replace(replace(address, version=name).reopen(), store=store), names, dataset.missing_chunks)
+        _open(replace(group, version=name, store=store, sha256=None), names, dataset.missing_chunks)
         for name, store in zip((before, dataset.version), stores, strict=True)
     )
     changed = repositories.changed_chunks(location, before, dataset.version)
@@ -394,10 +394,6 @@ def _names(attributes: Mapping[str, Any], key: str, width: int, place: str) -> t
     return tuple(names)
 
 
-def _reopen_stored(address: groups.Address, names: ArrayNames, missing_chunks: str) -> ZarrDataset:
-    return _open(address.reopen(), names, missing_chunks)
-
-
 # -- list the arrays at a location, and whether damage to their bytes would be noticed -------------
 
 
@@ -426,7 +422,7 @@ def list_arrays(url: PathLike, version: str | None = None) -> tuple[dict[str, An
     place = locations.parse_location(url)
     if not locations.exists(place):
         raise StorageError(f"nothing is at {place}; expected a Zarr group")
-    group = groups.find_group(url, version).open(unfinished=True)
+    group = groups.find_group(url, version, unfinished=True)
     # Arrays that the manifest binds may be missing from the listing; reading their headers then raises.
     headers = {name: group.read_header(name, text=True) for name in groups.bound_names(group.attributes)}
     try:
@@ -449,7 +445,7 @@ def read_arrays(
     `version`: a version of a versioned dataset; None: the current one.
     Raises StorageError if there is no complete group, or a chunk cannot be read.
     """
-    group = groups.find_group(url, version).open()
+    group = groups.find_group(url, version)
     arrays = {name: group.open_array(name, group.require_header(name)) for name in names}
     n_samples = min(array.shape[0] for array in arrays.values())
     for start in range(0, n_samples, n_rows):

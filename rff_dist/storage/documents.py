@@ -1,18 +1,76 @@
-"""Single files, whole or not at all: signed JSON documents, and the pointer to a current version."""
+"""Single files, whole or not at all: JSON documents, signed or not, conditional writes, and locks on files.
+
+Object stores compare on their own: `If-None-Match` creates, `If-Match` with the ETag that was read replaces.
+Folders use a lock of the operating system, which ends with its process, and stores in memory a lock of this
+process.
+"""
 
 import contextlib
+import fcntl
 import hashlib
 import json
+import logging
 import os
-import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
-from rff_dist.errors import ConflictError, IntegrityError, StorageError, VersionError
-from rff_dist.storage import arrays, conditional, locations, output_places
+from zarr.abc.store import Store
+from zarr.storage import LocalStore, MemoryStore, ObjectStore
+
+from rff_dist.errors import ConflictError, IntegrityError, OutputBusyError, StorageError, VersionError
+from rff_dist.storage import locations
+from rff_dist.typing import Facts
+
+logger = logging.getLogger(__name__)
+
+MAX_METADATA_BYTES = 64 * 2**20
+MANIFEST = "rff_dist"  # the attribute of a group that says what this package wrote there
+# Members of the manifest:
+NAME = "id"  # a name that all versions of one dataset share, and no other dataset has
+LOADS = "loads"  # where each load ends and when it came; see `storage.loads`
+LINE = "line"  # rows and digest of the last version that changed old rows, and of each append since
+
+_RISK = "two writers at the same moment could overwrite one another"
+_memory_lock = threading.Lock()
+
+
+def load_json(content: bytes) -> dict[str, Any]:
+    """Parse a JSON object from a file that may be hostile.
+
+    Raises StorageError if it is too long, too deep, or not a JSON object.
+    """
+    if len(content) > MAX_METADATA_BYTES:
+        raise StorageError(f"{len(content):_} bytes of metadata; expected at most {MAX_METADATA_BYTES:_}")
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"the metadata are not JSON ({locations.explain(error)})") from error
+    if not isinstance(data, dict):
+        raise StorageError(f"the metadata are a JSON {type(data).__name__}; expected an object")
+    return data
+
+
+def manifest_of(attributes: object) -> Facts:
+    """Return the manifest among a group's attributes; empty if there is none."""
+    manifest = attributes.get(MANIFEST) if isinstance(attributes, Mapping) else None
+    return manifest if isinstance(manifest, Mapping) else {}
+
+
+def is_pointer(attributes: object) -> bool:
+    """Return whether a group's attributes only name the generation that holds the dataset."""
+    return "generation" in manifest_of(attributes)
+
+
+def name_of(attributes: Facts) -> str | None:
+    """Return the name that all versions of a dataset share; None for plain Zarr."""
+    name = manifest_of(attributes).get(NAME)
+    return None if name is None else str(name)
 
 
 def sign_document(document: Mapping[str, Any], *, kind: str, version: int) -> bytes:
@@ -29,7 +87,7 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> di
     Raises VersionError if a newer release wrote it; IntegrityError if it is damaged or of another kind.
     """
     try:
-        document = arrays.load_json(content)
+        document = load_json(content)
     except StorageError as error:
         raise IntegrityError(f"{where}: {error}. Restore it from a copy, or write it again") from error
     expected, format_version = f"rff_dist {kind}", document.get("format_version")
@@ -56,7 +114,242 @@ def _digest(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-# -- write single files whole or not at all, as local files or as objects of an object store -------
+# -- write on condition ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """Bytes as they were read, with the store's tag of this state of them.
+
+    `tag`: an object store's ETag and version. Empty elsewhere, where the bytes themselves are compared.
+    """
+
+    content: bytes
+    tag: Mapping[str, str]
+
+    @classmethod
+    def of(cls, content: bytes, meta: Mapping[str, Any]) -> Self:
+        """Return what an object store tells of an object in `meta`; the content need not be read then."""
+        return cls(content, {name: value for name in ("e_tag", "version") if (value := meta[name])})
+
+
+def read_tagged(store: Store, key: str, *, where: locations.Location | str) -> Tagged | None:
+    """Return what is stored under `key`, for a later `replace_bytes`; None if there is nothing.
+
+    Raises StorageError if the store cannot be read; the error calls the store `where`.
+    """
+    if not isinstance(store, ObjectStore):
+        content = locations.read_bytes(store, key, where=where)
+        return None if content is None else Tagged(content, {})
+    import obstore
+
+    with locations.reaching(f"{where} cannot be read", key):
+        try:
+            answer = obstore.get(store.store, key)
+        except FileNotFoundError:
+            return None
+        return Tagged.of(bytes(answer.bytes()), dict(answer.meta))
+
+
+def read_tag(store: Store, key: str, *, where: locations.Location | str) -> Tagged | None:
+    """Like `read_tagged`, without the content where the store has a tag of it."""
+    if not isinstance(store, ObjectStore):
+        return read_tagged(store, key, where=where)
+    import obstore
+
+    with locations.reaching(f"{where} cannot be read", key):
+        try:
+            return Tagged.of(b"", dict(obstore.head(store.store, key)))
+        except FileNotFoundError:
+            return None
+
+
+def overtaken(location: locations.Location) -> ConflictError:
+    """Return the error of a run whose output another one has published meanwhile."""
+    return ConflictError(
+        f"another run has written {location} meanwhile, and it stays as that run left it. Look at what is "
+        "there now, and repeat this run if you still want it"
+    )
+
+
+def create_bytes(store: Store, key: str, content: bytes, *, where: locations.Location | str) -> bool:
+    """Store bytes under `key` if nothing is there, and return whether nothing was.
+
+    Among any number of callers, in any process, exactly one gets True. `content` must differ from every other
+    caller's (a token does that), so that a caller whose answer was lost recognises its own bytes.
+
+    In a folder, a process that dies at this moment may leave a part of the bytes; the key then counts as
+    taken.
+
+    Raises StorageError if the store cannot be written.
+    """
+    if isinstance(store, ObjectStore):
+        return _put(store, key, content, None, where)
+    if isinstance(store, LocalStore):
+        path = Path(store.root) / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(path, "xb") as file:  # The system lets one caller create it.
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError:
+            return False
+        return True
+    return replace_bytes(store, key, content, expected=None, where=where)
+
+
+def replace_bytes(
+    store: Store, key: str, content: bytes, *, expected: Tagged | None, where: locations.Location | str
+) -> bool:
+    """Store bytes under `key` if no one has changed what is there since it was read; return whether so.
+
+    Readers see the old bytes or the new ones, also after a power cut. `content` must differ from every other
+    caller's, as for `create_bytes`.
+
+    `expected`: the result of `read_tagged`.
+    Raises StorageError if the store cannot be written.
+    """
+    if isinstance(store, ObjectStore):
+        return _put(store, key, content, expected, where)
+    with _locked(store, key):
+        present = locations.read_bytes(store, key, where=where)
+        if present != (None if expected is None else expected.content):
+            return False
+        locations.write_bytes(store, key, content)
+    return True
+
+
+@contextmanager
+def _locked(store: Store, key: str) -> Iterator[None]:
+    """Hold the lock on a key of a folder or of a store in memory."""
+    if isinstance(store, MemoryStore):
+        with _memory_lock:  # Its holder writes to memory.
+            yield
+        return
+    assert isinstance(store, LocalStore)
+    path = Path(store.root) / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    with lock_file(lock):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any) -> bool:
+    """Create or replace an object on condition that no one else did meanwhile."""
+    import obstore
+    from obstore.exceptions import AlreadyExistsError, GenericError, NotSupportedError, PreconditionError
+
+    if expected is not None and not expected.tag:
+        return _put_unguarded(store, key, content, expected, where)
+    mode: Any = "create" if expected is None else dict(expected.tag)
+
+    def put() -> None:
+        obstore.put(store.store, key, content, mode=mode, use_multipart=False)
+
+    with locations.reaching(f"{where} cannot be written", key):
+        try:
+            try:
+                put()
+            except GenericError:
+                # When a connection broke, the bytes may have arrived or not, so obstore does not repeat the
+                # request. Here that is safe, since no one else writes the same bytes.
+                put()
+        except FileNotFoundError:
+            if expected is None:  # The bucket itself is missing.
+                raise
+            return False
+        except (AlreadyExistsError, PreconditionError):
+            # If only the answer to the first request was lost, the second one fails on our own bytes.
+            return locations.read_bytes(store, key, where=where) == content
+        except (NotSupportedError, NotImplementedError):  # Which one is raised depends on the kind of store.
+            return _put_unguarded(store, key, content, expected, where)
+    return True
+
+
+def _state(tagged: Tagged | None) -> Mapping[str, str] | bytes | None:
+    return None if tagged is None else tagged.tag or tagged.content
+
+
+def _put_unguarded(
+    store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any
+) -> bool:
+    """Compare, then write: for stores without conditional writes."""
+    logger.warning("%s has no conditional writes: %s", where, _RISK)
+    if _state(read_tagged(store, key, where=where)) != _state(expected):
+        return False
+    with locations.reaching(f"{where} cannot be written", key):
+        locations.write_bytes(store, key, content)
+    # Another writer may have written after the comparison; the last one wins, and the others must know.
+    return locations.read_bytes(store, key, where=where) == content
+
+
+# -- locks of the operating system on files. A lock ends with the process that holds it ------------
+
+
+_PATIENCE_S = 60.0  # Who is waited for writes one small file.
+_STEP_S = 0.02
+
+
+@contextmanager
+def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> Iterator[TextIO]:
+    """Hold a lock on a file, which is created if it is missing.
+
+    `holder`: who holds the lock, written to the file for others.
+    `busy`: the error's beginning if the lock is taken, such as "another run is changing data.zarr"; None
+      waits for the lock, for a minute.
+    Raises OutputBusyError if another process, or another part of this one, holds it; OSError if the file
+      cannot be opened.
+    """
+    deadline = time.monotonic() + (_PATIENCE_S if busy is None else 0)
+    while True:
+        with open(path, "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() < deadline:
+                    time.sleep(_STEP_S)
+                    continue
+                what = busy or f"{path} has been locked for {_PATIENCE_S:g} s"
+                text = f"{what}: {_holder_of(file)}; expected no one. Wait until it is done"
+                raise OutputBusyError(text) from error
+            except OSError as error:  # Some network file systems are mounted without locks.
+                logger.warning("%s has no locks (%s): %s", path.parent, error.strerror or error, _RISK)
+            if not is_at(file, path):
+                continue  # The last holder removed the file, so others would lock a new one.
+            if busy is not None:
+                with suppress(OSError):  # On a full disk the lock holds all the same.
+                    os.ftruncate(file.fileno(), 0)
+                    os.write(file.fileno(), f"{holder}, process {os.getpid()} on {platform.node()}".encode())
+            yield file
+            return
+
+
+def is_at(file: TextIO, path: Path) -> bool:
+    """Like `os.path.sameopenfile`, for an open file and a path; False if nothing is at the path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words."""
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _holder_of(file: TextIO) -> str:
+    file.seek(0)
+    age = time.time() - os.fstat(file.fileno()).st_mtime
+    return f"{file.read(200) or 'a process'}, for {duration(age)}"
+
+
+# -- write files that other programs read, and objects of an object store --------------------------
 
 
 _IN_ONE_REQUEST = 2**30  # bytes; object stores take at least 5 GiB
@@ -82,34 +375,28 @@ def write_whole(path: Path, write: Callable[[Path], object], *, what: str) -> Pa
     return path
 
 
-def find_object(location: locations.Location) -> conditional.Tagged | None:
-    """Return the tag, without the content, of the object at a location in an object store; None if absent."""
-    import obstore
-
+def find_object(location: locations.Location) -> Tagged | None:
+    """Return the tag of the object at a location in an object store; None if there is none."""
     store, name = _store_above(location)
-    with locations.reaching(f"{location} cannot be looked at"):
-        try:
-            return conditional.Tagged.of(b"", dict(obstore.head(store.store, name)))
-        except FileNotFoundError:
-            return None
+    return read_tag(store, name, where=location)
 
 
-def upload(path: Path, location: locations.Location, *, expected: conditional.Tagged | None) -> None:
+def upload(path: Path, location: locations.Location, *, expected: Tagged | None) -> None:
     """Store a file as the object at `location`; readers see it only when it is complete.
 
     `expected`: the result of `find_object` when the work began.
-    Raises ConflictError if another run stored the object meanwhile; OutputBusyError if this context has lost
-      the lease of `location`.
+    Raises ConflictError if another run stored the object meanwhile.
     """
     import obstore
 
     store, name = _store_above(location)
-    output_places.check_lease(location)
     if path.stat().st_size > _IN_ONE_REQUEST:
         # Requests with a condition are not sent in parts, and would hold all of the file in memory.
+        if find_object(location) != expected:
+            raise overtaken(location)
         obstore.put(store.store, name, path)
-    else:
-        conditional.publish_bytes(store, name, path.read_bytes(), expected=expected, location=location)
+    elif not replace_bytes(store, name, path.read_bytes(), expected=expected, where=location):
+        raise overtaken(location)
 
 
 def _store_above(location: locations.Location) -> tuple[Any, str]:
@@ -117,84 +404,3 @@ def _store_above(location: locations.Location) -> tuple[Any, str]:
     if not parent:
         raise StorageError(f"{location} is a whole bucket; expected the name of an object in it")
     return locations.open_store(locations.Location(location.scheme, parent), read_only=False), name
-
-
-# -- which version of a registered model is the current one ----------------------------------------
-
-
-_KIND, _VERSION = "pointer", 1
-
-
-@dataclass(frozen=True, slots=True)
-class Pointer:
-    """Which version is current, and which versions were current before.
-
-    `number`: the current version.
-    `previous`: earlier current versions, the latest one last; a rollback goes back to it.
-    `promoted`: when the version became current, as ISO 8601 in UTC.
-    `removing`: versions that are being removed and must not become current again.
-    `left`: versions that a rollback left.
-    """
-
-    number: int
-    previous: tuple[int, ...]
-    promoted: str
-    reason: str
-    removing: tuple[int, ...] = ()
-    left: tuple[int, ...] = ()
-
-    def moved(self, number: int, previous: tuple[int, ...], reason: str) -> Self:
-        """Return a pointer to another version, promoted now."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        return replace(self, number=number, previous=previous, promoted=now, reason=reason)
-
-
-def version_place(location: locations.Location, number: int) -> locations.Location:
-    """Return the folder of a version of a registered model."""
-    return location.child(f"versions/{number}")
-
-
-def read_pointer(location: locations.Location) -> tuple[Pointer | None, conditional.Tagged | None]:
-    """Return the pointer of a registered model, and its bytes for `swap_pointer`; None if there are none.
-
-    Raises IntegrityError if it is damaged; VersionError if a newer release wrote it; StorageError if it
-      cannot be read.
-    """
-    if not locations.may_hold(location):
-        return None, None
-    store = locations.open_store(location, read_only=True)
-    tagged = conditional.read_tagged(store, locations.POINTER_FILE, where=location)
-    return None if tagged is None else _parse(tagged.content, location), tagged
-
-
-def swap_pointer(
-    location: locations.Location, pointer: Pointer, *, expected: conditional.Tagged | None
-) -> None:
-    """Replace the pointer that was read, in one step: readers see the old pointer or the new one.
-
-    Raises ConflictError if it was changed meanwhile; StorageError if it cannot be written.
-    """
-    # The token makes these bytes unlike every other writer's, as `replace_bytes` needs.
-    document = {**asdict(pointer), "token": uuid.uuid4().hex}
-    content = sign_document(document, kind=_KIND, version=_VERSION)
-    store = locations.open_store(location, read_only=False)
-    if not conditional.replace_bytes(
-        store, locations.POINTER_FILE, content, expected=expected, where=location
-    ):
-        raise ConflictError(
-            f"another version of {location} was made current meanwhile; look at it with "
-            "`rff-dist models show`, and repeat this if you still want it"
-        )
-
-
-def _parse(content: bytes, location: locations.Location) -> Pointer:
-    where = f"{locations.POINTER_FILE} of {location}"
-    document = parse_document(content, kind=_KIND, version=_VERSION, where=where)
-    number = document["number"]
-    previous, removing, left = (tuple(document[name]) for name in ("previous", "removing", "left"))
-    # The digest guards against accidents, not against malicious authors, so the types are checked too.
-    if not all(type(n) is int and n >= 1 for n in (number, *previous, *removing, *left)):
-        raise IntegrityError(
-            f"{where} names the versions {number!r} and {previous!r}; expected whole numbers"
-        )
-    return Pointer(number, previous, document["promoted"], document["reason"], removing, left)

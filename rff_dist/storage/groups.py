@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,33 +22,48 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, ObjectStore, WrapperStore
 
 from rff_dist.errors import ConflictError, IntegrityError, NoSuchVersionError, StorageError, VersionError
-from rff_dist.storage import arrays, conditional, generations, locations, output_places, repositories
+from rff_dist.storage import arrays, documents, locations, output_places, repositories
 from rff_dist.text import human_bytes
 from rff_dist.typing import Facts
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """What another process needs to open the same group in the same state.
+@dataclass(frozen=True, eq=False)
+class StoredGroup:
+    """A Zarr group for reading, in one state of its place. Its metadata are read and checked when first used.
 
+    It pickles as the facts that another process needs to open the same state: all but `store` and `sha256`.
+
+    `place`: its name in errors.
+    `root`: its path in the store.
+    `url`: None if its store was handed over open and is not a local folder; no other process can open it.
     `process`: the process in whose memory it is; None elsewhere.
     `generation`: the URL of the generation's folder, in an object store.
     `version`: the snapshot of a versioned dataset.
     `files`: for plain Zarr in a local folder: its files in words, with a digest of names, sizes and times.
+    `sha256`: the digest that its manifest must have, if known.
+    `unfinished`: whether to accept a group that its writer did not finish.
     """
 
-    url: str
+    store: Store
+    place: str
+    root: str = ""
+    url: str | None = None
     process: int | None = None
     generation: str | None = None
     version: str | None = None
     files: str | None = None
+    sha256: str | None = None
+    unfinished: bool = False
 
-    def check(self) -> None:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.url, self.process, self.generation, self.version, self.files)
+
+    def check_unchanged(self) -> None:
         """Raise ConflictError if plain Zarr in a local folder has changed since it was opened.
 
         Snapshots and generations never change.
         """
-        if self.files is not None and (files := describe_files(self.url)) != self.files:
+        if self.files is not None and (files := describe_files(str(self.url))) != self.files:
             raise ConflictError(
                 f"{self.url} was changed while it was read, or is another folder on another machine: now "
                 f"{files}, when it was opened {self.files}. A result could mix old and new rows: nothing was "
@@ -69,25 +84,100 @@ class Address:
             state = locations.digest_objects(locations.parse_location(self.generation))
         return None if state is None or self.process is not None else f"{self.url} {state} {[*options]!r}"
 
-    def reopen(self) -> StoredGroup:
-        """Return the group in the state in which the address was made.
+    @property
+    def prefix(self) -> str:
+        """The beginning of its arrays' paths."""
+        return f"{self.root}/" if self.root else ""
 
-        Raises StorageError if it is in the memory of another process; ConflictError as `check`.
+    @cached_property
+    def group(self) -> zarr.Group:
+        """The open group.
+
+        Raises StorageError if there is no group, or an unfinished one; IntegrityError if it is damaged.
         """
-        location = locations.parse_location(self.url)
-        if self.process is not None and self.process != os.getpid():
+        group = _open_group(self.store, self.root, self.place)
+        attributes = dict(group.attrs)
+        manifest = documents.manifest_of(attributes)
+        # An empty manifest means an unfinished group; no manifest at all means plain Zarr of another writer.
+        begun = isinstance(attributes.get(documents.MANIFEST), Mapping)
+        if begun and manifest.get("state") != "complete" and not self.unfinished:
             raise StorageError(
-                f"{location} lives in the memory of process {self.process} and was sent to process "
-                f"{os.getpid()}; write the dataset to a path that both can read, or use the serial engine"
+                f"{self.place} is unfinished: its writer stopped before the end. Write it again"
             )
-        if self.version is not None:
-            store = repositories.open_pinned(location, self.version)
-        elif self.generation is not None:
-            store = locations.open_store(locations.parse_location(self.generation), read_only=True)
-        else:
-            self.check()
-            store = locations.open_store(location, read_only=True)
-        return StoredGroup(store, "", str(location), location.url, self)
+        if self.sha256 is not None and manifest.get("sha256") != self.sha256 and not self.unfinished:
+            raise IntegrityError(
+                f"version {self.version} of {self.place} holds the manifest of another version; restore it "
+                "from a copy"
+            )
+        return group
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """The group's attributes; raises as `group`."""
+        return dict(self.group.attrs)
+
+    @cached_property
+    def _bound_store(self) -> Store:
+        """The store, which notices swapped chunks if the manifest lists their checksums."""
+        return bound_store(self.store, self.prefix, self.attributes)
+
+    def label(self, name: str) -> str:
+        """Return an array's name in errors."""
+        return f"array {name!r} of {self.place}"
+
+    def read_header(self, name: str, *, text: bool = False) -> arrays.Header | None:
+        """Read and check an array's header; None if there is no array.
+
+        `text`: whether it may hold text.
+        """
+        label = self.label(name)
+        header = arrays.read_header(self._bound_store, self.prefix + name, label=label, text=text)
+        check_array(header, self.attributes, name, label)
+        return header
+
+    def require_header(self, name: str) -> arrays.Header:
+        """Read and check the header of an array that must exist and may hold text."""
+        header = self.read_header(name, text=True)
+        if header is None:
+            raise StorageError(f"{self.place} has no array {name!r}; it holds {self.array_names()}")
+        return header
+
+    def open_array(self, name: str, header: arrays.Header, missing_chunks: str = "error") -> zarr.Array[Any]:
+        """Open an array for reading."""
+        path, label = self.prefix + name, self.label(name)
+        return arrays.open_array(self._bound_store, path, header, label=label, missing_chunks=missing_chunks)
+
+    def array_names(self) -> str:
+        """Return the arrays' names, as words for an error."""
+        try:
+            names = sorted(self.group.array_keys())
+        except Exception as error:
+            return f"arrays that cannot be listed ({locations.explain(error)})"
+        shown = ", ".join(repr(name) for name in names[:10])
+        return f"the arrays {shown}{', …' if len(names) > 10 else ''}" if names else "no arrays"
+
+
+def _reopen(
+    url: str | None, process: int | None, generation: str | None, version: str | None, files: str | None
+) -> StoredGroup:
+    """Return the group in the state in which it was pickled.
+
+    Raises StorageError if it is in the memory of another process; ConflictError as `check_unchanged`.
+    """
+    location = locations.parse_location(str(url))
+    if process is not None and process != os.getpid():
+        raise StorageError(
+            f"{location} lives in the memory of process {process} and was sent to process {os.getpid()}; "
+            "write the dataset to a path that both can read, or use the serial engine"
+        )
+    if version is not None:
+        store = repositories.open_pinned(location, version)
+    else:
+        place = location if generation is None else locations.parse_location(generation)
+        store = locations.open_store(place, read_only=True)
+    group = StoredGroup(store, str(location), "", location.url, process, generation, version, files)
+    group.check_unchanged()
+    return group
 
 
 def describe_files(folder: str) -> str:
@@ -108,161 +198,44 @@ def describe_files(folder: str) -> str:
     return f"{n_files:,} files of {human_bytes(n_bytes)} (digest {digest.hexdigest()[:20]})"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredGroup:
-    """A group in a store, whose metadata are not read yet.
-
-    `root`: its path in the store.
-    `place`: its name in errors.
-    `url`: None if its store was handed over open and is not a local folder.
-    `address`: None if no other process can open it.
-    `sha256`: the digest that its manifest must have, if known.
-    """
-
-    store: Store
-    root: str
-    place: str
-    url: str | None
-    address: Address | None
-    sha256: str | None = None
-
-    @property
-    def version(self) -> str | None:
-        """The snapshot of a versioned dataset."""
-        return None if self.address is None else self.address.version
-
-    @property
-    def prefix(self) -> str:
-        """The beginning of its arrays' paths."""
-        return f"{self.root}/" if self.root else ""
-
-    def open(self, *, unfinished: bool = False) -> OpenGroup:
-        """Open the group and check its metadata.
-
-        `unfinished`: whether to accept a group that its writer did not finish.
-        Raises StorageError if there is no group, or an unfinished one; IntegrityError if it is damaged.
-        """
-        group = _open_group(self.store, self.root, self.place)
-        attributes = dict(group.attrs)
-        manifest = generations.manifest_of(attributes)
-        # An empty manifest means an unfinished group; no manifest at all means plain Zarr of another writer.
-        begun = isinstance(attributes.get(generations.MANIFEST), Mapping)
-        if begun and manifest.get("state") != "complete" and not unfinished:
-            raise StorageError(
-                f"{self.place} is unfinished: its writer stopped before the end. Write it again"
-            )
-        if self.sha256 is not None and manifest.get("sha256") != self.sha256 and not unfinished:
-            raise IntegrityError(
-                f"version {self.version} of {self.place} holds the manifest of another version; restore it "
-                "from a copy"
-            )
-        store = bound_store(self.store, self.prefix, attributes)
-        return OpenGroup(group, attributes, self.place, self.prefix, store)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenGroup:
-    """A group whose metadata are read and checked, made by `StoredGroup.open`.
-
-    `place`, `prefix`: as in `StoredGroup`.
-    `store`: a store that notices swapped chunks, if the manifest lists their checksums.
-    """
-
-    group: zarr.Group
-    attributes: dict[str, Any]
-    place: str
-    prefix: str
-    store: Store
-
-    @property
-    def n_samples(self) -> int:
-        """Rows by the manifest; without a manifest a bound that no array exceeds.
-
-        Rows beyond them belong to an append that did not finish, and do not exist for readers.
-        """
-        n_samples = generations.manifest_of(self.attributes).get("n_samples", arrays.MAX_ROWS)
-        if type(n_samples) is not int or n_samples < 0:
-            raise StorageError(
-                f"attribute {generations.MANIFEST!r} of {self.place} says n_samples={str(n_samples)[:100]}; "
-                "expected a number of rows. Its metadata are damaged; write the dataset again"
-            )
-        return n_samples
-
-    def label(self, name: str) -> str:
-        """Return an array's name in errors."""
-        return f"array {name!r} of {self.place}"
-
-    def read_header(self, name: str, *, text: bool = False) -> arrays.Header | None:
-        """Read and check an array's header, cut to the rows that exist; None if there is no array.
-
-        `text`: whether it may hold text.
-        """
-        header = arrays.read_header(self.store, self.prefix + name, label=self.label(name), text=text)
-        check_array(header, self.attributes, name, self.label(name))
-        return None if header is None else header.first_rows(self.n_samples)
-
-    def require_header(self, name: str) -> arrays.Header:
-        """Read and check the header of an array that must exist and may hold text."""
-        header = self.read_header(name, text=True)
-        if header is None:
-            raise StorageError(f"{self.place} has no array {name!r}; it holds {self.array_names()}")
-        return header
-
-    def open_array(self, name: str, header: arrays.Header, missing_chunks: str = "error") -> zarr.Array[Any]:
-        """Open an array for reading, with the rows that its header has."""
-        return arrays.open_array(
-            self.store, self.prefix + name, header, label=self.label(name), missing_chunks=missing_chunks
-        )
-
-    def array_names(self) -> str:
-        """Return the arrays' names, as words for an error."""
-        try:
-            names = sorted(self.group.array_keys())
-        except Exception as error:
-            return f"arrays that cannot be listed ({locations.explain(error)})"
-        shown = ", ".join(repr(name) for name in names[:10])
-        return f"the arrays {shown}{', …' if len(names) > 10 else ''}" if names else "no arrays"
-
-
-def find_group(url: str | os.PathLike[str] | zarr.Group, version: str | None = None) -> StoredGroup:
+def find_group(
+    url: str | os.PathLike[str] | zarr.Group, version: str | None = None, *, unfinished: bool = False
+) -> StoredGroup:
     """Find a group; its metadata are not read yet.
 
     `version`: for versioned data: a tag or a snapshot; None: the current version.
+    `unfinished`: whether to accept a group that its writer did not finish.
     Raises StorageError if nothing is there, or a file; NoSuchVersionError if there is no such version.
     """
-    if not isinstance(url, zarr.Group):
-        return _group_at(locations.parse_location(url), version)
-    root = local_root(url.store, url.path)
-    place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
-    return StoredGroup(url.store, url.path, place, root, None if root is None else Address(root))
-
-
-def _group_at(location: locations.Location, version: str | None) -> StoredGroup:
+    if isinstance(url, zarr.Group):
+        root = local_root(url.store, url.path)
+        place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
+        return StoredGroup(url.store, place, url.path, root)
+    location = locations.parse_location(url)
     check_existing(location)
-    digest = None
+    found = partial(StoredGroup, place=str(location), url=location.url, unfinished=unfinished)
     if repositories.is_versioned(location):
         store, snapshot, digest = repositories.open_snapshot(location, version)
-        address = Address(location.url, version=snapshot)
-    elif version is not None:
+        return found(store, version=snapshot, sha256=digest)
+    if version is not None:
         raise NoSuchVersionError(
             f"{location} keeps no versions, and version {version!r} was asked for; `rff-dist data convert` "
             "makes a versioned dataset of it"
         )
-    else:
-        place = generations.resolve(location)
-        store = locations.open_store(place, read_only=True)
-        process = os.getpid() if location.scheme == "memory" else None
-        generation = place.url if location.is_remote else None
-        files = describe_files(location.path) if location.is_local else None
-        address = Address(location.url, process, generation, files=files)
-    return StoredGroup(store, "", str(location), location.url, address, digest)
+    folder = output_places.resolve(location)
+    return found(
+        locations.open_store(folder, read_only=True),
+        process=os.getpid() if location.scheme == "memory" else None,
+        generation=folder.url if location.is_remote else None,
+        files=describe_files(location.path) if location.is_local else None,
+    )
 
 
 def check_existing(location: locations.Location) -> None:
     """Raise a StorageError that says what is at `location`, if that cannot be a dataset."""
     if location.is_local:
         path = Path(location.path)
-        begun = output_places.beside(location, "partial-")
+        begun = locations.beside(location, "partial-")
         if not os.path.lexists(path):
             hint = f" An unfinished output of it is at {begun[-1]}; write it again." if begun else ""
             near = f"; {path.parent} does not exist either" if not path.parent.is_dir() else ""
@@ -385,31 +358,31 @@ def complete(
     `changed`: numbers of the chunks that changed since the manifest before; None: all.
     Raises ConflictError if another writer published its dataset in this place.
     """
-    before = conditional.read_tagged(store, _FILE, where=place)
+    before = documents.read_tagged(store, _FILE, where=place)
     if before is None:
         raise StorageError(f"{_FILE} is gone from {place}; another program removed it. Write the data again")
-    document = arrays.load_json(before.content)
-    if generations.is_pointer(document["attributes"]):
-        raise conditional.overtaken(place)
-    known = generations.manifest_of(document["attributes"]).get(_PARTS, {}) if changed is not None else {}
+    document = documents.load_json(before.content)
+    if documents.is_pointer(document["attributes"]):
+        raise documents.overtaken(place)
+    known = documents.manifest_of(document["attributes"]).get(_PARTS, {}) if changed is not None else {}
     parts = {name: _describe(store, name, known.get(name), (changed or {}).get(name, ())) for name in names}
     state = {"state": "complete", "format_version": FORMAT_VERSION}
-    manifest: dict[str, Any] = {**attributes[generations.MANIFEST], **state, _PARTS: parts}
-    document["attributes"] = {**document["attributes"], **attributes, generations.MANIFEST: manifest}
+    manifest: dict[str, Any] = {**attributes[documents.MANIFEST], **state, _PARTS: parts}
+    document["attributes"] = {**document["attributes"], **attributes, documents.MANIFEST: manifest}
     manifest[_COVERS] = sorted(document["attributes"])
     manifest[_DIGEST] = _digest_of(document)
     content = json.dumps(document, indent=2).encode()
     if not isinstance(store, ObjectStore):
         # No one else writes to a hidden folder or a session of Icechunk.
         locations.write_bytes(store, _FILE, content)
-    else:
-        conditional.publish_bytes(store, _FILE, content, expected=before, location=place)
+    elif not documents.replace_bytes(store, _FILE, content, expected=before, where=place):
+        raise documents.overtaken(place)
 
 
 def check_group(content: bytes, place: str) -> None:
     """Check a group's metadata against the digest in its manifest, if it has one; raises IntegrityError."""
-    document = arrays.load_json(content)
-    manifest = generations.manifest_of(document.get("attributes"))
+    document = documents.load_json(content)
+    manifest = documents.manifest_of(document.get("attributes"))
     version = manifest.get("format_version")
     if type(version) is int and version > FORMAT_VERSION:
         raise VersionError(
@@ -428,8 +401,8 @@ def check_array(header: arrays.Header | None, attributes: Facts, name: str, labe
 
     Raises IntegrityError if they differ.
     """
-    manifest = generations.manifest_of(attributes)
-    if generations.is_pointer(attributes):  # to a newer generation, which has replaced this one's manifest
+    manifest = documents.manifest_of(attributes)
+    if documents.is_pointer(attributes):  # to a newer generation, which has replaced this one's manifest
         return
     parts = manifest.get(_PARTS, {})
     part = parts.get(name) if isinstance(parts, Mapping) else None
@@ -445,12 +418,12 @@ def check_array(header: arrays.Header | None, attributes: Facts, name: str, labe
 
 def bound_names(attributes: Facts) -> set[str]:
     """Return the names of the arrays that a group's manifest binds."""
-    return set(generations.manifest_of(attributes).get(_PARTS, {}))
+    return set(documents.manifest_of(attributes).get(_PARTS, {}))
 
 
 def bound_store(store: Store, prefix: str, attributes: Facts) -> Store:
     """Return a store that compares each chunk with its place's checksum; `store` itself if none is known."""
-    parts = generations.manifest_of(attributes).get(_PARTS, {})
+    parts = documents.manifest_of(attributes).get(_PARTS, {})
     sums = {f"{prefix}{name}/c/": _unpacked(part["crc32c"]) for name, part in parts.items()}
     return arrays.CheckedStore(store, partial(_check_place, sums)) if sums else store
 
@@ -478,8 +451,8 @@ def _check_place(sums_of: Mapping[str, NDArray[np.uint32]], key: str, chunk: Buf
 def _digest_of(document: Facts) -> str:
     """Return a digest of the manifest and the attributes that it covers; others may be added freely."""
     attributes = document["attributes"]
-    manifest = {name: value for name, value in attributes[generations.MANIFEST].items() if name != _DIGEST}
-    covered = {key: attributes.get(key) for key in manifest.get(_COVERS, ()) if key != generations.MANIFEST}
+    manifest = {name: value for name, value in attributes[documents.MANIFEST].items() if name != _DIGEST}
+    covered = {key: attributes.get(key) for key in manifest.get(_COVERS, ()) if key != documents.MANIFEST}
     whole = [document.get("zarr_format"), document.get("node_type"), covered, manifest]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 

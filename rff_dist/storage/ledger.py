@@ -32,7 +32,6 @@ import numpy as np
 
 from rff_dist.errors import IntegrityError, RFFDistError
 from rff_dist.storage import documents, locations, output_places
-from rff_dist.storage.arrays import MAX_METADATA_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -236,7 +235,7 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
     """Read sums and check every byte; raises IntegrityError if they are damaged."""
     where = f"{key} of a ledger"
     length = int.from_bytes(file.read(_LENGTH), "little")
-    if length > min(size, MAX_METADATA_BYTES):
+    if length > min(size, documents.MAX_METADATA_BYTES):
         raise IntegrityError(f"{where} is damaged: its document has {length:_} bytes of {size:_}")
     document = documents.parse_document(file.read(length), kind=_KIND, version=FORMAT_VERSION, where=where)
     if document["key"] != key:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.storage import generations
+from rff_dist.storage import documents
 from rff_dist.typing import IntArray
 
 MOST_LOADS = 4096  # that the manifest lists
@@ -37,7 +37,7 @@ class Load:
 
 def read_loads(attributes: Mapping[str, Any], n_samples: int) -> list[Load]:
     """Return a dataset's loads from its attributes; all rows are one load if none were recorded."""
-    entries = generations.manifest_of(attributes).get(generations.LOADS)
+    entries = documents.manifest_of(attributes).get(documents.LOADS)
     if entries is None:
         return [Load(n_samples, None)]
     return [Load(stop, None if when is None else datetime.fromisoformat(when)) for stop, when in entries]

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -47,8 +47,6 @@ DATASET_FILES = (*NODE_FILES, REPOSITORY_FILE)
 RECORD_FILE = "model.json"  # of a model
 # In a registered model's folder, which holds all versions: names the current one.
 POINTER_FILE = "current.json"
-# In a version's folder: what it was made of. It marks the version as published.
-LINEAGE_FILE = "lineage.json"
 
 # The meaning of errors of object stores that do not explain themselves.
 _STORE_HINTS = {
@@ -60,6 +58,7 @@ _CHECK = "Check the address, the network and the permissions"
 
 #: Seconds after which a request to an object store that failed is not repeated any more.
 RETRIED_S = 60
+_GIVEN_UP = timedelta(days=1)  # after which a writer that has written nothing more counts as dead
 _LATE_S = 10  # at most this long a process waits at its end for threads of Icechunk and obstore
 
 # `memory://name` promises one dataset per name and process, which needs one table per process.
@@ -303,6 +302,19 @@ def list_names(location: Location) -> list[str]:
         return sorted(sync(gather()))
 
 
+def is_given_up(location: Location) -> bool:
+    """Return whether a folder, or all objects below a location, are so old that their writer must be dead."""
+    if location.scheme == "memory":  # ends with its process
+        return False
+    if location.is_local:
+        times = [datetime.fromtimestamp(os.stat(location.path).st_mtime, UTC)]
+    else:
+        store: Any = open_store(location, read_only=True)
+        with reaching(f"{location} cannot be listed"):
+            times = [entry["last_modified"] for entries in store.store.list() for entry in entries]
+    return all(datetime.now(UTC) - time > _GIVEN_UP for time in times)
+
+
 def digest_objects(location: Location) -> str | None:
     """Return a digest of the names, sizes, entity tags and times of all objects below a location.
 
@@ -343,6 +355,28 @@ def read_file(location: Location, name: str) -> bytes | None:
     if not may_hold(location):
         return None
     return read_bytes(open_store(location, read_only=True), name, where=location)
+
+
+def holds(location: Location, name: str) -> bool:
+    """Return whether a file `name` is stored directly below `location`."""
+    if location.is_local:
+        return Path(location.path, name).is_file()
+    return read_file(location, name) is not None
+
+
+def beside(location: Location, kind: str) -> list[Location]:
+    """Return the hidden folders `.NAME.KIND…` next to `location`, which runs use until they end."""
+    if (first := location.hidden(kind)) is None:
+        return []
+    parent, slash, start = first.path.rpartition("/")
+    names = list_names(Location(first.scheme, parent or slash))
+    return [replace(first, path=f"{parent}{slash}{name}") for name in names if name.startswith(start)]
+
+
+def hidden_beside(location: Location, kind: str) -> Location:
+    """Return the place of a new hidden folder, which `beside` finds by the same `kind`."""
+    parent, separator, name = location.path.rpartition("/")
+    return Location(location.scheme, f"{parent}{separator}.{name}.{kind}-{uuid.uuid4().hex[:12]}")
 
 
 def stored_bytes(store: Store, path: str, label: str) -> int:

@@ -1,8 +1,21 @@
-"""Where an output may be written, by whom (leases), how it appears all at once, and how it is removed.
+"""Places of outputs: checked before the work, held by one run, and filled in one step when it is done.
 
-Local outputs are written to a sibling folder and renamed, and outputs in memory change their name in a table:
-both appear complete or not at all. An object store cannot rename, so there a group's attributes say whether
-it is complete; see `generations`.
+In a folder an output is written next to its place, synced to the disk, and swapped in by one rename; in
+memory it changes its name in a table. An object store cannot rename. There an output is written once, and one
+small file leads to it: `zarr.json` of a dataset, `model.json` of a model. That file is replaced last, on
+condition that it is what it was when the writing began.
+
+The first dataset of a place in an object store is written in that place: its `zarr.json` is created on
+condition that no one else did, and says that the dataset is unfinished. What replaces a dataset or a model
+must leave it whole for its readers, so it gets a folder of its own, which the file then names::
+
+    data.zarr/
+    ├── zarr.json                 {"rff_dist": {"generation": "generation-…", "previous": …}}
+    ├── generation-<token>/       the dataset
+    └── generation-<token>/       the one before, for readers that have it open; the next write removes it
+
+No one writes where another writer has begun, dead or alive. So a writer that lives on after it was taken for
+dead can neither damage what the others write nor publish over it.
 """
 
 import asyncio
@@ -12,28 +25,31 @@ import logging
 import os
 import re
 import shutil
-import socket
-import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TextIO, TypeGuard
 
+import zarr
 from zarr.abc.store import Store
 from zarr.core.sync import sync
 
-from rff_dist.errors import OutputBusyError, OutputExistsError, RFFDistError, StorageError
-from rff_dist.storage import conditional, locations, repositories
+from rff_dist.errors import OutputBusyError, OutputExistsError, StorageError
+from rff_dist.storage import documents, locations, repositories
 from rff_dist.text import redact
+from rff_dist.typing import Facts
 
 logger = logging.getLogger(__name__)
 
-# What a writer of a model leaves if it is killed, or if it fails while the store is away.
-_PART_OF_MODEL = re.compile(r"arrays-[0-9a-f]{32}\.zarr|\.model\.json\.([0-9a-f]{32}|lock)")
+_FILE = "zarr.json"
+_GENERATION = re.compile(r"generation-[0-9a-f]{32}")
+# What a killed writer of a model, or of a repository, leaves in an object store before anything leads to it.
+_LEFT = re.compile(rf"{_GENERATION.pattern}|{'|'.join(repositories.FOLDERS)}")
+# Files that lead to an output; "" is an output that is a single object.
+_LEADING = ("", locations.POINTER_FILE, locations.RECORD_FILE, _FILE)
 _DRAINED_S = 60.0  # by then a request to an object store is given up
 
 
@@ -66,7 +82,9 @@ def check_output(
     if location.is_local:
         for parent in Path(location.path).parents:
             above = locations.Location("file", str(parent))
-            if repositories.is_versioned(above) or any(holds(above, name) for name in locations.NODE_FILES):
+            if repositories.is_versioned(above) or any(
+                locations.holds(above, name) for name in locations.NODE_FILES
+            ):
                 raise StorageError(
                     f"the output {location} lies inside the Zarr data {parent}; write next to it"
                 )
@@ -79,45 +97,61 @@ def check_output(
             f"{location} is a registered model, which keeps all of its versions; publish the next one with "
             "register=True, or choose another name"
         )
-    if overwrite and holds(location, locations.LINEAGE_FILE):
+    if overwrite and locations.RECORD_FILE in marker and is_published(location):
         raise OutputExistsError(
             f"{location} is a published version of a registered model, which is never replaced; publish the "
             "next one with register=True, or choose another name"
         )
-    begun = is_unfinished(location) and (location.is_remote or locations.RECORD_FILE in marker)
-    if not overwrite and not begun:
+    if not overwrite and not is_unfinished(location):
         raise OutputExistsError(
             f"{location} exists already; choose another name, or give overwrite=True to replace it"
         )
-    replaceable = location.scheme == "memory" or any(holds(location, name) for name in marker)
+    replaceable = location.scheme == "memory" or any(locations.holds(location, name) for name in marker)
     if location.is_local and not replaceable:
-        replaceable = begun or (os.path.isdir(location.path) and not os.listdir(location.path))
+        replaceable = os.path.isdir(location.path) and not os.listdir(location.path)
     if not replaceable:
         raise StorageError(
             f"{location} is not replaced: overwriting would remove what is there, and it holds none of "
             f"{', '.join(marker)}. Remove it yourself if you do not need it"
         )
-    # A model is written inside its folder, a dataset next to its place.
-    _try_writing(location.child("model") if locations.RECORD_FILE in marker else location)
+    _try_writing(location)
 
 
 def holds_versions(location: locations.Location) -> bool:
     """Return whether `location` is a registered model that has a current version."""
-    return holds(location, locations.POINTER_FILE)
+    return locations.holds(location, locations.POINTER_FILE)
 
 
-def holds(location: locations.Location, name: str) -> bool:
-    """Return whether a file `name` is stored directly below `location`."""
-    if location.is_local:
-        return Path(location.path, name).is_file()
-    return locations.read_file(location, name) is not None
+def is_published(location: locations.Location) -> bool:
+    """Return whether `location` is a published version of a registered model: its record has a lineage."""
+    content = locations.read_file(location, locations.RECORD_FILE)
+    with suppress(StorageError):  # A damaged record may be replaced.
+        return content is not None and "lineage" in documents.load_json(content)
+    return False
+
+
+def is_unfinished(location: locations.Location) -> bool:
+    """Return whether a writer began a dataset in an object store, and did not finish it."""
+    if not location.is_remote:
+        return False
+    content = locations.read_file(location, _FILE)
+    if content is None:
+        return repositories.is_versioned(location) and repositories.is_empty(location)
+    return _manifest(content).get("state") == "writing"
+
+
+def _manifest(content: bytes) -> Facts:
+    """Return the manifest in a group's metadata; errors in these are left to whoever opens the group."""
+    with suppress(StorageError):
+        return documents.manifest_of(documents.load_json(content).get("attributes"))
+    return {}
 
 
 def _refuse_others_objects(location: locations.Location) -> None:
     """Refuse a prefix (a whole bucket, say) that holds foreign objects: a failed write would remove them."""
     if not location.is_remote:
         return
-    names = [name for name in locations.list_names(location) if not _PART_OF_MODEL.fullmatch(name)]
+    names = [name for name in locations.list_names(location) if not _LEFT.fullmatch(name)]
     if {*locations.DATASET_FILES, locations.RECORD_FILE} & {*names}:
         raise OutputBusyError(
             f"another run has begun to write {location} just now; repeat this when it is done"
@@ -133,7 +167,7 @@ def _try_writing(location: locations.Location) -> None:
     """Make and remove an empty folder where the unfinished output will be written."""
     if not location.is_local:
         return
-    path = Path(stage(location).path)
+    path = Path(locations.hidden_beside(location, "partial").path)
     folder = next(parent for parent in path.parents if os.path.lexists(parent))
     probe = folder / path.name
     try:
@@ -146,15 +180,190 @@ def _try_writing(location: locations.Location) -> None:
         ) from error
 
 
-def stage(location: locations.Location) -> locations.Location:
-    """Return where to write an output for `location` until `put_in_place`; nothing is created."""
-    if location.is_remote:
+def _overlap(a: locations.Location, b: locations.Location) -> bool:
+    if a.scheme != b.scheme:
+        return False
+    first, second = (os.path.realpath(place.path) if place.is_local else place.path for place in (a, b))
+    return first == second or first.startswith(second + "/") or second.startswith(first + "/")
+
+
+# -- one output ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an output is written until `publish`, made by `choose`.
+
+    `location`: where it is to appear.
+    `staged`: where it is written.
+    `generation`: a folder's name that no other writer has.
+    `file`: leads to the output, and is written last.
+    `overwrite`: whether to replace what is at `location`.
+    `before`: that file in an object store when the writing began.
+    """
+
+    location: locations.Location
+    staged: locations.Location
+    generation: str
+    file: str = _FILE
+    overwrite: bool = False
+    before: documents.Tagged | None = None
+
+    @classmethod
+    def choose(
+        cls,
+        location: locations.Location,
+        file: str = _FILE,
+        *,
+        overwrite: bool,
+        staged: locations.Location | None = None,
+    ) -> Self:
+        """Choose where to write, after `check_output` allowed it; nothing is created.
+
+        `staged`: in a folder: where to write; None: a new place.
+        Raises ConflictError if another run has published in an object store since that check.
+        """
+        generation = f"generation-{uuid.uuid4().hex}"
+        if not location.is_remote:
+            staged = staged or locations.hidden_beside(location, "partial")
+            return cls(location, staged, generation, file, overwrite)
+        if file == _FILE and not locations.exists(location):
+            return cls(location, location, generation)
+        before = documents.read_tagged(locations.open_store(location, read_only=True), file, where=location)
+        if before is not None and not overwrite and not is_unfinished(location):
+            raise documents.overtaken(location)
+        return cls(location, location.child(generation), generation, file, overwrite, before)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first dataset of a place in an object store, which is written there."""
+        return self.location.is_remote and self.staged == self.location
+
+    def create_group(self, attributes: Facts) -> zarr.Group:
+        """Create the group of a dataset; what is written is removed if that fails.
+
+        Raises OutputExistsError if another writer began there at the same moment; StorageError if it cannot
+          be written.
+        """
+        with locations.store_errors(f"{self.location} cannot be written", ""):
+            try:
+                return self._create_group(attributes)
+            except StorageError:
+                raise  # What is there may belong to another writer, so nothing is removed.
+            except Exception:
+                self.discard()
+                raise
+
+    def _create_group(self, attributes: Facts) -> zarr.Group:
+        if self.staged.is_local:
+            Path(self.staged.path).parent.mkdir(parents=True, exist_ok=True)
+        store = locations.open_store(self.staged, read_only=False)
+        if not self.staged.is_remote:
+            return zarr.create_group(store, attributes=dict(attributes))
+        # The token makes these bytes unlike every other writer's, as `create_bytes` needs.
+        manifest = {**documents.manifest_of(attributes), "writer": uuid.uuid4().hex}
+        claim = _group_document({**attributes, documents.MANIFEST: manifest})
+        if not documents.create_bytes(store, _FILE, claim, where=self.location):
+            raise OutputExistsError(
+                f"{self.location} is being written by another run, or was left unfinished by one; wait for "
+                "it, or give overwrite=True to replace it"
+            )
+        if self.is_first:
+            _note(self.location, _FILE)
+        return zarr.open_group(store, mode="r+")
+
+    def publish(self, document: Callable[[str, str | None], bytes] | None = None) -> None:
+        """Let the finished output appear: readers find the old one or this one.
+
+        `document`: makes `file` of the names of this generation and of the one before; None: a dataset,
+          whose group has been completed.
+        Raises OutputExistsError if something has appeared there meanwhile and `overwrite` is False;
+          ConflictError if in an object store another run wrote there meanwhile; OutputBusyError if this
+          context held the place and another run has it now; StorageError if the store does not answer. After
+          an error what is there stays.
+        """
+        if self.is_first:
+            _note(self.location, _FILE)  # `groups.complete` has published it.
+            return
+        if not self.location.is_remote:
+            check_held(self.location)
+            if document is not None:
+                store = locations.open_store(self.staged, read_only=False)
+                locations.write_bytes(store, self.file, document(self.generation, None))
+            _swap(self.staged, self.location, overwrite=self.overwrite)
+            _note(self.location, self.file)
+            return
+        current, previous = (None, None) if self.before is None else _generations(self.file, self.before)
+        content = (document or _pointer)(self.generation, current)
+        store = locations.open_store(self.location, read_only=False)
+        publish_bytes(self.location, store, self.file, content, expected=self.before)
+        # The generation before stays, for readers that have it open; the one before that goes.
+        if previous is not None:
+            _remove(self.location, previous)
+
+    def discard(self) -> None:
+        """Remove what was written; what was at `location` before, or another writer put there, stays."""
+        if self.is_first:
+            _remove(self.location, "")
+        else:
+            discard(self.staged)
+
+
+def resolve(location: locations.Location) -> locations.Location:
+    """Return the folder that holds the arrays of the dataset at `location`: its current generation.
+
+    Raises StorageError if the store does not answer.
+    """
+    if not location.is_remote:
         return location
-    return hidden_beside(location, "partial")
+    store = locations.open_store(location, read_only=True)
+    found = documents.read_tagged(store, _FILE, where=location)
+    current = None if found is None else _generations(_FILE, found)[0]
+    return location.child(current) if current else location
 
 
-def put_in_place(staged: locations.Location, location: locations.Location, *, overwrite: bool) -> None:
-    """Move a finished output to its place: fsync, then rename.
+def _generations(file: str, found: documents.Tagged) -> tuple[str | None, str | None]:
+    """Return the names of the generation that a file leads to, and of the one before.
+
+    "" is a dataset that was written in its place.
+    """
+    facts: Facts = {}
+    with suppress(StorageError):  # Nothing names the arrays of a damaged record any more.
+        facts = _manifest(found.content) if file == _FILE else documents.load_json(found.content)
+    current, previous = facts.get("generation"), facts.get("previous")
+    if not is_generation(current):
+        return ("" if file == _FILE else None), None
+    return current, previous if previous == "" or is_generation(previous) else None
+
+
+def is_generation(name: object) -> TypeGuard[str]:
+    """Return whether a name is one of a generation's folder, which lies below its output."""
+    return isinstance(name, str) and _GENERATION.fullmatch(name) is not None
+
+
+def _remove(location: locations.Location, name: str) -> None:
+    """Remove a generation; "" is the dataset that was written in its place."""
+    if name:
+        discard(location.child(name))
+        return
+    for member in locations.list_names(location):
+        if member != _FILE and not _GENERATION.fullmatch(member):
+            discard(location.child(member))
+
+
+def _pointer(name: str, previous: str | None) -> bytes:
+    """Return the metadata of a group that only names the generation that holds the dataset."""
+    manifest = {"state": "complete", "generation": name, "previous": previous}
+    return _group_document({documents.MANIFEST: manifest})
+
+
+def _group_document(attributes: Facts) -> bytes:
+    """Return a Zarr group's metadata, in format 3."""
+    return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}).encode()
+
+
+def _swap(staged: locations.Location, location: locations.Location, *, overwrite: bool) -> None:
+    """Move a finished output of a folder or of memory to its place: fsync, then rename.
 
     With `overwrite` the two folders swap names in one step, and the old one is removed. If the file system
     cannot do that, the old folder is moved aside and then the new one moved in: a reader in between finds
@@ -162,12 +371,12 @@ def put_in_place(staged: locations.Location, location: locations.Location, *, ov
 
     Raises OutputExistsError if something has appeared at `location` and `overwrite` is False.
     """
-    if staged == location:
-        return
     if location.scheme == "memory":
-        if not overwrite and location.path in locations.MEMORY:
+        store = locations.MEMORY.pop(staged.path)
+        if overwrite:
+            locations.MEMORY[location.path] = store
+        elif locations.MEMORY.setdefault(location.path, store) is not store:
             raise OutputExistsError(f"{location} was written meanwhile; choose another name")
-        locations.MEMORY[location.path] = locations.MEMORY.pop(staged.path)
         return
     locations.sync_to_disk(staged)
     aside = f"{staged.path}.old"
@@ -205,7 +414,11 @@ def drain() -> None:
     """Wait until this process has ended all writes: if one of several chunks fails, the others go on."""
 
     async def wait() -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
+        here = asyncio.current_task()
+        assert here is not None
+        here.set_name("drain")
+        # Two that wait for each other would wait for the whole time.
+        others = [task for task in asyncio.all_tasks() if task.get_name() != "drain"]
         if others:
             await asyncio.wait(others, timeout=_DRAINED_S)
 
@@ -235,303 +448,134 @@ def discard(location: locations.Location) -> None:
             logger.warning("%s could not be removed (%s); remove it yourself", location, why)
 
 
-def parts_of_model(location: locations.Location) -> list[str] | None:
-    """Return the names in a local folder that holds only parts of a model, or nothing; else None."""
-    if not location.is_local or not Path(location.path).is_dir():
-        return None
-    names = locations.list_names(location)
-    return names if all(_PART_OF_MODEL.fullmatch(name) for name in names) else None
-
-
-def is_unfinished(location: locations.Location) -> bool:
-    """Return whether a writer began a model, or a dataset in an object store, and did not finish it."""
-    if location.is_local:
-        return parts_of_model(location) is not None
-    if not location.is_remote:
-        return False
-    content = locations.read_file(location, "zarr.json")
-    if content is None:
-        return repositories.is_versioned(location) and repositories.is_empty(location)
-    with suppress(ValueError, KeyError, TypeError):
-        return bool(json.loads(content)["attributes"]["rff_dist"]["state"] == "writing")
-    return False
-
-
-def beside(location: locations.Location, kind: str) -> list[locations.Location]:
-    """Return the hidden folders `.NAME.KIND…` next to `location`, which runs use until they end."""
-    if (first := location.hidden(kind)) is None:
-        return []
-    parent, slash, start = first.path.rpartition("/")
-    names = locations.list_names(locations.Location(first.scheme, parent or slash))
-    return [replace(first, path=f"{parent}{slash}{name}") for name in names if name.startswith(start)]
-
-
-def hidden_beside(location: locations.Location, kind: str) -> locations.Location:
-    """Return the place of a new hidden folder, which `beside` finds by the same `kind`."""
-    parent, separator, name = location.path.rpartition("/")
-    return locations.Location(location.scheme, f"{parent}{separator}.{name}.{kind}-{uuid.uuid4().hex[:12]}")
-
-
-def _overlap(a: locations.Location, b: locations.Location) -> bool:
-    if a.scheme != b.scheme:
-        return False
-    first, second = (os.path.realpath(place.path) if place.is_local else place.path for place in (a, b))
-    return first == second or first.startswith(second + "/") or second.startswith(first + "/")
-
-
 # -- one writer at a time --------------------------------------------------------------------------
 #
-# In a folder the lease is a lock of the operating system on the file `.NAME.lock` next to the output. It ends
+# In a folder a run holds a lock of the operating system on the file `.NAME.lock` next to the output. It ends
 # with its process, so that no clock matters. Whoever gets it removes what killed writers left there.
 #
-# In an object store the lease is an object in `.NAME.lease` next to the output. It is created if there is
-# none, or replaced if no one else has replaced it, and its holder renews it every `BEAT_S` seconds. The
-# kernel tells whether a holder on this machine lives. A holder on another machine counts as dead `EXPIRES_S`
-# after its last sign of life, once it has been watched for a while longer without another sign (clocks of two
-# machines may differ). A slow machine can lose such a lease while it lives. So the lease saves two runs from
-# working in vain, and does not protect the output: whoever publishes in an object store replaces its pointer
-# on condition that no one else did (`storage.conditional`), after a last look at the lease (`check_lease`).
+# An object store has no locks, and a run that is silent there may be dead or slow. So two runs may work for
+# one place; the first one that publishes wins. The other notices at its own publication, because what leads
+# to the output is no longer what it was when its work began.
 
 
-#: Seconds between two signs of life of a holder.
-BEAT_S = 15.0
-#: Seconds after the last one until a lease may be void.
-EXPIRES_S = 90.0
-_ATTEMPTS = 5  # to take a lease that others take at the same moment
-_KEY = "holder.json"
-# Tokens of the claims that this process holds, some of them in other threads.
-_live: set[str] = set()
+class _Lock:
+    """The lock that a run holds on the file next to a local output."""
+
+    def __init__(self, location: locations.Location, file: TextIO, path: Path) -> None:
+        self._location, self._file, self._path = location, file, path
+
+    def check(self) -> None:
+        # If somebody removed the file, another run may hold a new one.
+        if not documents.is_at(self._file, self._path):
+            raise _lost(self._location)
+
+    def note(self, file: str) -> None:
+        """Do nothing: a lock stays as it is when its holder publishes."""
 
 
-# The checks of the leases that this context holds, by URL. A step of a run that holds one gets it again.
-_held: ContextVar[Mapping[str, Callable[[], None]]] = ContextVar("leases", default={})  # noqa: B039
+class _Watch:
+    """What leads to an output in an object store or in memory, as it was when a run began or published."""
+
+    def __init__(self, location: locations.Location) -> None:
+        self._location = location
+        self._before = {file: self._tag(file) for file in _LEADING}
+
+    def check(self) -> None:
+        if any(self._tag(file) != tag for file, tag in self._before.items()):
+            raise _lost(self._location)
+
+    def note(self, file: str) -> None:
+        """Take the run's own publication for what was there."""
+        self._before[file] = self._tag(file)
+
+    def _tag(self, file: str) -> documents.Tagged | None:
+        if not file:
+            is_object = self._location.is_remote and "/" in self._location.path  # not a whole bucket
+            return documents.find_object(self._location) if is_object else None
+        if not locations.may_hold(self._location):  # in memory
+            return None
+        store = locations.open_store(self._location, read_only=True)
+        return documents.read_tag(store, file, where=self._location)
+
+
+# What this context holds, by URL. A step of a run that holds a place gets it again.
+_held: ContextVar[Mapping[str, _Lock | _Watch]] = ContextVar("held places", default={})  # noqa: B039
 
 
 @contextmanager
 def hold(location: str | os.PathLike[str] | locations.Location, *, holder: str) -> Iterator[None]:
-    """Keep other runs from writing to `location` as long as the context lasts.
+    """Let this context alone publish at `location` as long as it lasts.
 
-    If the caller's context holds the lease already, nothing more happens.
+    In a folder other runs are refused at once. In an object store the run that publishes first wins, and the
+    others are refused when they publish. If the caller's context holds the place already, nothing happens.
 
     `location`: what is written: a model, a registered model or a dataset.
     `holder`: who writes it, for the error that other runs get.
-    Raises OutputBusyError, at once, with holder and age, if another run holds it; StorageError if the lease's
-      place cannot be written.
+    Raises OutputBusyError, with holder and age, if another run holds it; StorageError if the lock cannot be
+      written, or the store does not answer.
     """
     place = location if isinstance(location, locations.Location) else locations.parse_location(location)
     if place.url in _held.get():
         yield
         return
-    with _in_folder(place, redact(holder)) if place.is_local else _in_store(place, holder) as check:
-        token = _held.set({**_held.get(), place.url: check})
+    with _locked(place, redact(holder)) if place.is_local else nullcontext(_Watch(place)) as held:
+        token = _held.set({**_held.get(), place.url: held})
         try:
             yield
         finally:
             _held.reset(token)
 
 
-def check_lease(location: locations.Location) -> None:
-    """Raise OutputBusyError if this context held the lease of `location` and another run has taken it over.
-
-    Call it between reading a pointer and replacing it on condition: then neither a run that took over and
-    published before, nor one that does so after this, is overwritten.
+def check_held(location: locations.Location) -> None:
+    """Raise OutputBusyError if this context held `location`, and another run has published there since.
 
     Raises StorageError if the store does not answer.
     """
-    check = _held.get().get(location.url)
-    if check is not None:
-        check()
+    if (held := _held.get().get(location.url)) is not None:
+        held.check()
 
 
-def _lost(location: locations.Location, by: str = "") -> OutputBusyError:
+def publish_bytes(
+    location: locations.Location, store: Store, key: str, content: bytes, *, expected: documents.Tagged | None
+) -> None:
+    """Replace the file that leads to an output, if it and the place are as this run found them.
+
+    `expected`: what the file was, from `read_tagged`.
+    Raises ConflictError or OutputBusyError if another run has published meanwhile.
+    """
+    # In this order: who publishes after the look is noticed by the condition.
+    check_held(location)
+    if not documents.replace_bytes(store, key, content, expected=expected, where=location):
+        raise documents.overtaken(location)
+    _note(location, key)
+
+
+def _note(location: locations.Location, key: str) -> None:
+    if (held := _held.get().get(location.url)) is not None:
+        held.note(key)
+
+
+def _lost(location: locations.Location) -> OutputBusyError:
     return OutputBusyError(
-        f"this run may no longer write {location}: its lease is gone{by}. Nothing was published; look at "
-        "what is there now, and repeat this run if you still want it"
+        f"this run may no longer write {location}: another run has begun or published there since. "
+        "Nothing was published; look at what is there now, and repeat this run if you still want it"
     )
 
 
-# -- in a folder -------------------------------------------------------------------------------------------
-
-
 @contextmanager
-def _in_folder(location: locations.Location, holder: str) -> Iterator[Callable[[], None]]:
+def _locked(location: locations.Location, holder: str) -> Iterator[_Lock]:
     output = Path(location.path)
     path = output.with_name(f".{output.name}.lock")
     with ExitStack() as stack:
-        with locations.store_errors(f"no lease can be kept next to {location}", ""):
+        with locations.store_errors(f"{location} cannot be locked", ""):
             path.parent.mkdir(parents=True, exist_ok=True)
             busy = f"another run is writing {location}"
-            file = stack.enter_context(conditional.lock_file(path, holder=holder, busy=busy))
-
-        for place in (*beside(location, "partial-"), *beside(location, "rows-")):
+            file = stack.enter_context(documents.lock_file(path, holder=holder, busy=busy))
+        for place in (*locations.beside(location, "partial-"), *locations.beside(location, "rows-")):
             logger.info("removing what a killed writer left: %s", place)
             discard(place)
-
-        def check() -> None:
-            # If somebody removed the file, another run may hold a new one.
-            if not conditional.is_at(file, path):
-                raise _lost(location)
-
         try:
-            yield check
+            yield _Lock(location, file, path)
         finally:
-            if conditional.is_at(file, path):
+            if documents.is_at(file, path):
                 path.unlink(missing_ok=True)
-
-
-# -- in an object store ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """Who holds a lease in an object store.
-
-    `holder`: a name for people, a run's for example.
-    `machine`: names the boot of the machine and the process namespace (of a container); "" if unknown.
-    `pid`, `started`: the process, and its start in the kernel's ticks since boot.
-    `taken`, `beat`: the time of the claim and of the holder's last sign of life, in seconds since 1970.
-    """
-
-    token: str
-    holder: str
-    host: str
-    machine: str
-    pid: int
-    started: int
-    taken: float
-    beat: float
-
-    @classmethod
-    def of_this_process(cls, holder: str) -> Self:
-        now, pid, host = time.time(), os.getpid(), socket.gethostname()
-        machine, started = _this_machine(), _start_of(pid) or 0
-        return cls(uuid.uuid4().hex, redact(holder), host, machine, pid, started, taken=now, beat=now)
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """Read a claim; an unreadable one counts as having never given a sign of life."""
-        try:
-            return cls(**json.loads(content))
-        except (TypeError, ValueError):
-            return cls("", "unknown", "an unknown machine", "", 0, 0, 0.0, 0.0)
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @property
-    def is_of_the_dead(self) -> bool | None:
-        """Whether its process ended, or is this one and failed to give it back; None on another machine."""
-        if self.machine != _this_machine() or not self.machine:
-            return None
-        # A later process may have the same number, but it started at another time.
-        return _start_of(self.pid) != self.started or (self.pid == os.getpid() and self.token not in _live)
-
-    def describe(self) -> str:
-        now = time.time()
-        return (
-            f"{self.holder}, process {self.pid} on {self.host}, for {conditional.duration(now - self.taken)} "
-            f"(last sign of life {conditional.duration(now - self.beat)} ago)"
-        )
-
-
-@contextmanager
-def _in_store(location: locations.Location, holder: str) -> Iterator[Callable[[], None]]:
-    store = locations.open_store(_folder(location), read_only=False)
-    claim = _take(store, location, holder)
-    lock, ended = threading.Lock(), threading.Event()
-
-    def check() -> None:
-        nonlocal claim
-        with lock:  # for two requests to the store, which are given up
-            renewed = replace(claim, beat=time.time())
-            stored = conditional.read_tagged(store, _KEY, where=location)
-            owner = None if stored is None else _Claim.from_bytes(stored.content)
-            mine = owner is not None and owner.token == claim.token
-            fresh = renewed.to_bytes()
-            if not mine or not conditional.replace_bytes(store, _KEY, fresh, expected=stored, where=location):
-                ended.set()
-                by = "" if mine or owner is None else f", and taken over by {owner.describe()}"
-                raise _lost(location, by)
-            claim = renewed
-
-    def keep_alive() -> None:
-        while not ended.wait(BEAT_S):  # ends with the lease, or as a daemon with the process
-            try:
-                check()
-            except RFFDistError as error:
-                logger.warning("the lease of %s was not renewed: %s", location, error)
-            except Exception:
-                logger.exception("the lease of %s was not renewed", location)
-
-    _live.add(claim.token)
-    threading.Thread(target=keep_alive, name=f"lease of {location}", daemon=True).start()
-    try:
-        yield check
-    finally:
-        ended.set()
-        _live.discard(claim.token)
-        with lock:
-            try:
-                stored = conditional.read_tagged(store, _KEY, where=location)
-                if stored is not None and _Claim.from_bytes(stored.content).token == claim.token:
-                    locations.delete_bytes(store, _KEY)
-            except Exception as error:  # The work is done, and the claim is void once this process has ended.
-                logger.warning("the lease of %s was not given back: %s", location, redact(str(error)))
-
-
-def _take(store: Store, location: locations.Location, holder: str) -> _Claim:
-    for _ in range(_ATTEMPTS):
-        stored = conditional.read_tagged(store, _KEY, where=location)
-        if stored is not None and not _is_void(store, stored, location):
-            raise OutputBusyError(
-                f"another run is writing {location}: {_Claim.from_bytes(stored.content).describe()}; "
-                f"expected no one. Wait until it is done; if it was killed, its lease ends {EXPIRES_S:g} s "
-                "after its last sign of life"
-            )
-        claim = _Claim.of_this_process(holder)
-        if conditional.replace_bytes(store, _KEY, claim.to_bytes(), expected=stored, where=location):
-            if stored is not None:
-                dead = _Claim.from_bytes(stored.content).describe()
-                logger.warning("%s is taken over from a run that died: %s", location, dead)
-            return claim
-    raise OutputBusyError(f"several runs want to write {location} at this moment; repeat this one later")
-
-
-def _is_void(store: Store, stored: conditional.Tagged, location: locations.Location) -> bool:
-    """Return whether a claim's holder died; takes 1.5 `BEAT_S` if its last sign of life is old."""
-    claim = _Claim.from_bytes(stored.content)
-    if (dead := claim.is_of_the_dead) is not None:
-        return dead  # A living process keeps its lease, however late its signs of life are.
-    # A beat in the future comes from a clock that is ahead. It would keep a dead holder's claim valid for as
-    # long, so it is watched like an old one.
-    if -BEAT_S < time.time() - claim.beat < EXPIRES_S:
-        return False
-    logger.warning("%s: looking whether another run still lives: %s", location, claim.describe())
-    time.sleep(1.5 * BEAT_S)  # A living holder gives a sign within this time.
-    again = conditional.read_tagged(store, _KEY, where=location)
-    return again is None or again.content == stored.content
-
-
-def _folder(location: locations.Location) -> locations.Location:
-    """Return the claim's folder, next to the location, since that may be replaced as a whole."""
-    return location.hidden("lease") or location.child(".lease")  # Nothing is next to a whole bucket.
-
-
-def _this_machine() -> str:
-    """Name this boot of the machine and this container's process namespace; "" if they are unknown."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
-
-
-def _start_of(pid: int) -> int | None:
-    """Return when a process started, in ticks since boot; None if it has ended."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # proc_pid_stat(5): fields follow the name, which is in parentheses and may hold anything.
-    state, *rest = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else int(rest[18])  # a zombie or dead process; field 22, starttime

@@ -12,7 +12,7 @@ import zarr
 
 from rff_dist.data import blocks, columns
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import generations, groups, locations, output_places
+from rff_dist.storage import documents, groups, locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, create_array, name_axes, read_rows
 
 logger = logging.getLogger(__name__)
@@ -85,9 +85,8 @@ class Output:
     An output holds only names and numbers, so it travels to workers, and each worker opens the arrays itself.
     Writing a block twice stores the same bytes twice, so a retried task does no harm.
 
-    `staged`: where the output will be, and where it is written until then.
+    `place`: where the output will be, and where it is written until then.
     `layout`: its arrays; blocks begin and end on multiples of its `chunk_rows`.
-    `overwrite`: whether `finish` may replace a dataset.
     `is_begun`: whether a stopped job may have written some of the rows.
 
     >>> from rff_dist.data.blocks import Block
@@ -100,14 +99,13 @@ class Output:
     [0.0, 0.0, 1.0, 1.0]
     """
 
-    staged: generations.Staged
+    place: output_places.Place
     layout: Layout
-    overwrite: bool
     is_begun: bool = False
 
     @property
     def location(self) -> locations.Location:
-        return self.staged.location
+        return self.place.location
 
     @property
     def url(self) -> str:
@@ -141,7 +139,7 @@ class Output:
                 output_places.drain()
                 with suppress(StorageError):
                     # If another process discarded the output meanwhile, this write has left a part of it.
-                    if locations.read_file(self.staged.place, "zarr.json") is None:
+                    if locations.read_file(self.place.staged, "zarr.json") is None:
                         self.discard()
                 raise
 
@@ -150,7 +148,7 @@ class Output:
         try:
             shapes = [self._open(name).shape for name in self.layout.parts]
         except Exception as error:
-            logger.debug("%s is started again: %s", self.staged.place, locations.explain(error))
+            logger.debug("%s is started again: %s", self.place.staged, locations.explain(error))
             return False
         return shapes == [(self.n_samples, *more) for _, more in self.layout.parts.values()]
 
@@ -188,7 +186,7 @@ class Output:
         """
         rows = self.layout.chunk_rows
         with locations.store_errors(f"array {name!r} of {self.location} cannot be written"):
-            group = zarr.open_group(locations.open_store(self.staged.place, read_only=False), mode="r+")
+            group = zarr.open_group(locations.open_store(self.place.staged, read_only=False), mode="r+")
             if name in group:  # written by a job that was stopped later
                 del group[name]
             array = create_array(
@@ -201,9 +199,7 @@ class Output:
         """Check that every chunk was written, write the manifest and move the output to its place.
 
         Raises StorageError if chunks are missing (the output can still be completed or discarded);
-          OutputExistsError if something has appeared at `url` and `overwrite` is False; ConflictError if in
-          an object store another run has written there meanwhile; OutputBusyError if this context has lost
-          the lease of `url`.
+          as `output_places.Place.publish` if another run has written there meanwhile.
         """
         n_samples, chunk_rows = self.n_samples, self.layout.chunk_rows
         n_chunks = -(-n_samples // chunk_rows)
@@ -215,25 +211,25 @@ class Output:
                     f"{self.location} is not complete: {n_written} of {n_chunks} chunks of {chunk_rows} "
                     "rows were written. Write the missing blocks, or discard the output"
                 )
-            store = locations.open_store(self.staged.place, read_only=False)
+            store = locations.open_store(self.place.staged, read_only=False)
             names = sorted(zarr.open_group(store, mode="r").array_keys())
-            bound = {**(attributes or {}), generations.MANIFEST: manifest}
+            bound = {**(attributes or {}), documents.MANIFEST: manifest}
             groups.complete(store, names, bound, place=self.location)
-            generations.put_in_place(self.staged, overwrite=self.overwrite)
+            self.place.publish()
 
     def discard(self) -> None:
         """Remove what was written; an older output at `url` stays."""
-        self.staged.discard()
+        self.place.discard()
 
     def _open(self, name: str) -> zarr.Array[Any]:
         try:
             # Opening to write would replace a store in memory that is gone; opening to read fails.
-            place = self.staged.place
-            store = locations.open_store(place, read_only=place.scheme == "memory").with_read_only(False)
+            staged = self.place.staged
+            store = locations.open_store(staged, read_only=staged.scheme == "memory").with_read_only(False)
             return zarr.open_array(store, path=name, mode="r+", config=EVERY_CHUNK)
         except FileNotFoundError as error:
             raise StorageError(
-                f"the unfinished output {self.staged.place} of {self.location} is gone"
+                f"the unfinished output {self.place.staged} of {self.location} is gone"
             ) from error
 
 
@@ -257,17 +253,17 @@ def create_output(
     location = locations.parse_location(url)
     sources = [locations.parse_location(source) for source in inputs]
     output_places.check_output(location, overwrite=overwrite, inputs=sources)
-    attributes: dict[str, Any] = {generations.MANIFEST: {"state": "writing"}}
+    attributes: dict[str, Any] = {documents.MANIFEST: {"state": "writing"}}
     if layout.column_names is not None:
         attributes["feature_names"] = list(layout.column_names)
-    if place is not None and location.is_local:
-        begun = Output(generations.Staged(location, place), layout, overwrite, is_begun=True)
+    staged = place if location.is_local else None
+    chosen = output_places.Place.choose(location, overwrite=overwrite, staged=staged)
+    if staged is not None:
+        begun = Output(chosen, layout, is_begun=True)
         if begun.has_arrays():
             return begun
-        output_places.discard(place)
-    else:
-        place = None
-    staged, group = generations.begin(location, attributes, place=place)
+        output_places.discard(staged)
+    group = chosen.create_group(attributes)
     rows = layout.chunk_rows
     try:
         with locations.store_errors(f"{location} cannot be written"):
@@ -275,9 +271,9 @@ def create_output(
                 shape, axes = (layout.n_samples, *more), name_axes(name, 1 + len(more))
                 create_array(group, name, shape=shape, dtype=base, chunk_rows=rows, axes=axes, marked=True)
     except Exception:
-        staged.discard()
+        chosen.discard()
         raise
-    return Output(staged, layout, overwrite)
+    return Output(chosen, layout)
 
 
 def _as_stored(values: np.ndarray) -> np.ndarray:

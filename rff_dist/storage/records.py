@@ -3,11 +3,10 @@
 ::
 
     model/
-    ├── model.json                    kind, versions, metadata, and each array's shape, dtype and SHA-256
-    └── arrays-<generation>.zarr/     the arrays
+    ├── model.json             kind, versions, metadata, and each array's shape, dtype and SHA-256
+    └── generation-<token>/    the arrays
 
-`model.json` names its arrays and is replaced in one step, after they are on the disk: a reader sees the old
-record or the new one. The generation before stays, for readers that opened the old `model.json`.
+`model.json` names the folder of its arrays. A reader that finds none there reads the newer `model.json`.
 """
 
 import hashlib
@@ -16,17 +15,18 @@ import os
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import zarr
 from zarr.abc.store import Store
 
 from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError, UnsafeModelError
-from rff_dist.storage import arrays, conditional, documents, locations, output_places
+from rff_dist.storage import arrays, documents, locations, output_places
 
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
@@ -35,7 +35,6 @@ _ENTRY = {"shape", "dtype", "sha256"}  # what the document says of each array
 _SAFE_CODECS = {"bytes", "crc32c"}
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".dill", ".cloudpickle")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_GENERATION = re.compile(r"arrays-[0-9a-f]{32}\.zarr")
 
 
 @dataclass(frozen=True)
@@ -69,49 +68,33 @@ def write_record(
     `arrays`: integers, floats and booleans, of any shape. Strings belong in the metadata.
     `overwrite`: whether a record at `url` may be replaced.
     Raises OutputExistsError if there is something at `url` and `overwrite` is False; ConflictError if another
-      run has written a record there meanwhile; OutputBusyError if this context has lost the lease of `url`;
+      run has written a record there meanwhile; OutputBusyError if another one is writing there;
       InvalidParameterError if the metadata are not JSON, or an array is not numbers; StorageError if it
       cannot be written. After an error what was there stays.
     """
     values = {name: _checked_array(name, array) for name, array in arrays.items()}
     body = _checked_metadata(metadata)
-    location = locations.parse_location(url)
-    file = locations.RECORD_FILE
-    output_places.check_output(location, overwrite=overwrite, marker=(file,))
-    left = output_places.parts_of_model(location) or []  # by a writer that died
-    was_there = locations.exists(location)
-    generation = f"arrays-{uuid.uuid4().hex}.zarr"
+    location, file = locations.parse_location(url), locations.RECORD_FILE
+
+    def document(generation: str, previous: str | None) -> bytes:
+        facts: dict[str, Any] = {"rff_dist_version": own_version(), "kind": kind, "metadata": body}
+        entries = {name: _describe(array) for name, array in values.items()}
+        facts |= {"generation": generation, "previous": previous, "arrays": entries}
+        return documents.sign_document(facts, kind=_KIND, version=FORMAT_VERSION)
+
     unchanged = "; what was there before is unchanged"
-    try:
-        with locations.store_errors(f"{location} could not be written", unchanged):
-            if location.is_local:
-                Path(location.path).mkdir(parents=True, exist_ok=True)
-            store = locations.open_store(location, read_only=False)
-            # Before the work, so that whoever publishes meanwhile is noticed at its end.
-            stored = conditional.read_tagged(store, file, where=location) if overwrite else None
-            before = _generations(stored)
-            _write_arrays(locations.open_store(location.child(generation), read_only=False), values)
-            locations.sync_to_disk(location.child(generation))
-            document = {
-                "rff_dist_version": own_version(),
-                "kind": kind,
-                "metadata": body,
-                "generation": generation,
-                "previous": before[0],
-                "arrays": {name: _describe(array) for name, array in values.items()},
-            }
-            content = documents.sign_document(document, kind=_KIND, version=FORMAT_VERSION)
-            output_places.check_lease(location)
-            conditional.publish_bytes(store, file, content, expected=stored, location=location)
-    except BaseException:
-        # In an object store only our arrays are removed, since the prefix may hold what others wrote.
-        whole = not (location.is_remote or was_there or output_places.holds(location, file))
-        output_places.discard(location if whole else location.child(generation))
-        raise
-    # The generation before stays, for readers that have it open; the one before that goes.
-    for part in (*left, *before[1:]):
-        if part:
-            output_places.discard(location.child(part))
+    output_places.check_output(location, overwrite=overwrite, marker=(file,))
+    with (
+        locations.store_errors(f"{location} could not be written", unchanged),
+        output_places.hold(location, holder="a writer"),
+    ):
+        place = output_places.Place.choose(location, file, overwrite=overwrite)
+        try:
+            _write_arrays(place, values)
+            place.publish(document)
+        except BaseException:
+            place.discard()
+            raise
 
 
 def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Record:
@@ -138,9 +121,9 @@ def find_record(location: locations.Location) -> locations.Location:
     _refuse_pickles(location)
     if locations.read_file(location, locations.RECORD_FILE) is not None:
         return location
-    pointer, _ = documents.read_pointer(location)
+    pointer, _ = read_pointer(location)
     if pointer is not None:
-        return documents.version_place(location, pointer.number)
+        return version_place(location, pointer.number)
     if not locations.exists(location):
         raise StorageError(
             f"no model at {location}: nothing is there; expected a folder with {locations.RECORD_FILE}"
@@ -155,6 +138,27 @@ def peek_record(url: str | os.PathLike[str]) -> Record:
     return _record_of(document, {})
 
 
+def read_lineage(location: locations.Location) -> Mapping[str, Any] | None:
+    """Return what `add_lineage` added to the record at `location`; None if there is none, or no record.
+
+    Raises IntegrityError if the document is damaged; VersionError if a newer release wrote it.
+    """
+    content = locations.read_file(location, locations.RECORD_FILE)
+    return None if content is None else _parse_document(content, location).get("lineage")
+
+
+def add_lineage(location: locations.Location, lineage: Mapping[str, Any]) -> None:
+    """Add JSON values to the record at `location` in one step, which makes it a published version.
+
+    Raises ConflictError if the record was replaced meanwhile; StorageError if it cannot be written.
+    """
+    store = locations.open_store(location, read_only=False)
+    found = documents.read_tagged(store, locations.RECORD_FILE, where=location)
+    document = _parse_document(b"" if found is None else found.content, location)
+    content = documents.sign_document({**document, "lineage": lineage}, kind=_KIND, version=FORMAT_VERSION)
+    output_places.publish_bytes(location, store, locations.RECORD_FILE, content, expected=found)
+
+
 def _read_at(location: locations.Location, kind: str | None) -> Record:
     """Read the record at `location`, and check every byte of it."""
     _refuse_pickles(location)
@@ -164,14 +168,14 @@ def _read_at(location: locations.Location, kind: str | None) -> Record:
         if kind is not None and document["kind"] != kind:
             raise StorageError(f"{location} holds a {document['kind']!r}; expected a {kind!r}")
         try:
-            below = locations.open_store(location.child(document["generation"]), read_only=True)
+            store, folder = locations.open_store(location, read_only=True), document["generation"]
             values = {
-                name: _read_array(below, name, entry, f"array {name!r} of {location}")
+                name: _read_array(store, f"{folder}/{name}", entry, f"array {name!r} of {location}")
                 for name, entry in document["arrays"].items()
             }
             return _record_of(document, values)
         except StorageError:
-            # Two overwrites while we read remove the arrays that we read; the new record is whole.
+            # An overwrite while we read removes the arrays that we read; the new record is whole.
             newer = _read_document(location)
             if newer == content:
                 raise
@@ -205,13 +209,20 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
             f"the metadata are not JSON: {locations.explain(error)}; expected numbers, text, lists or "
             "dictionaries"
         ) from error
-    if len(text) > arrays.MAX_METADATA_BYTES // 2:
+    if len(text) > documents.MAX_METADATA_BYTES // 2:
         raise InvalidParameterError(f"{len(text):_} bytes of metadata; put large data into arrays")
     return copy
 
 
-def _write_arrays(store: Store, values: Mapping[str, np.ndarray]) -> None:
-    group = zarr.create_group(store)
+def _write_arrays(place: output_places.Place, values: Mapping[str, np.ndarray]) -> None:
+    # To a store of its own where folders are stores: Zarr makes all parents in a store groups.
+    folder, path = place.staged, ""
+    if folder.is_local:
+        folder = folder.child(place.generation)
+        Path(folder.path).mkdir(parents=True)
+    elif not folder.is_remote:
+        path = place.generation
+    group = zarr.create_group(locations.open_store(folder, read_only=False), path=path)
     for name, value in values.items():
         rows = np.atleast_1d(value)
         row_bytes = rows[:1].nbytes
@@ -219,17 +230,8 @@ def _write_arrays(store: Store, values: Mapping[str, np.ndarray]) -> None:
         array = arrays.create_array(group, name, shape=rows.shape, dtype=rows.dtype, chunk_rows=chunk)
         for start in range(0, len(rows) if row_bytes else 0, chunk):
             array[start : start + chunk] = rows[start : start + chunk]
-
-
-def _generations(stored: conditional.Tagged | None) -> tuple[str | None, str | None]:
-    """Return the names of the stored record's current generation and of the one before."""
-    try:
-        document = arrays.load_json(b"{}" if stored is None else stored.content)
-    except StorageError:
-        document = {}  # A damaged record is replaced; nothing names its arrays any more.
-    names = [document.get("generation"), document.get("previous")]
-    current, previous = (n if isinstance(n, str) and _GENERATION.fullmatch(n) else None for n in names)
-    return current, previous
+    if path:
+        locations.delete_bytes(group.store, "zarr.json")
 
 
 def _refuse_pickles(location: locations.Location) -> None:
@@ -274,7 +276,7 @@ def _parse_document(content: bytes, location: locations.Location) -> dict[str, A
     generation = document.get("generation")
     unsafe = [name for name in document["arrays"] if not _NAME.fullmatch(name)]
     # The digest guards against accidents, not against malicious authors: names must not leave the folder.
-    if unsafe or not isinstance(generation, str) or not _GENERATION.fullmatch(generation):
+    if unsafe or not output_places.is_generation(generation):
         raise UnsafeModelError(f"{where} names arrays outside the model: {generation!r} {unsafe[:3]}")
     return document
 
@@ -344,3 +346,79 @@ def own_version() -> str:
     except PackageNotFoundError:
         # Run from a checkout that was never installed.
         return "unknown"
+
+
+# -- which version of a registered model is the current one ----------------------------------------
+
+
+_POINTER, _POINTER_VERSION = "pointer", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Which version is current, and which versions were current before.
+
+    `number`: the current version.
+    `previous`: earlier current versions, the latest one last; a rollback goes back to it.
+    `promoted`: when the version became current, as ISO 8601 in UTC.
+    `removing`: versions that are being removed and must not become current again.
+    `left`: versions that a rollback left.
+    """
+
+    number: int
+    previous: tuple[int, ...]
+    promoted: str
+    reason: str
+    removing: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+
+    def moved(self, number: int, previous: tuple[int, ...], reason: str) -> Self:
+        """Return a pointer to another version, promoted now."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return replace(self, number=number, previous=previous, promoted=now, reason=reason)
+
+
+def version_place(location: locations.Location, number: int) -> locations.Location:
+    """Return the folder of a version of a registered model."""
+    return location.child(f"versions/{number}")
+
+
+def read_pointer(location: locations.Location) -> tuple[Pointer | None, documents.Tagged | None]:
+    """Return the pointer of a registered model, and its bytes for `swap_pointer`; None if there are none.
+
+    Raises IntegrityError if it is damaged; VersionError if a newer release wrote it; StorageError if it
+      cannot be read.
+    """
+    if not locations.may_hold(location):
+        return None, None
+    store = locations.open_store(location, read_only=True)
+    tagged = documents.read_tagged(store, locations.POINTER_FILE, where=location)
+    return None if tagged is None else _parse_pointer(tagged.content, location), tagged
+
+
+def swap_pointer(
+    location: locations.Location, pointer: Pointer, *, expected: documents.Tagged | None
+) -> None:
+    """Replace the pointer that was read, in one step: readers see the old pointer or the new one.
+
+    Raises ConflictError if it was changed meanwhile; OutputBusyError if this context held the model, and
+      another run has published since; StorageError if it cannot be written.
+    """
+    # The token makes these bytes unlike every other writer's, as `replace_bytes` needs.
+    document = {**asdict(pointer), "token": uuid.uuid4().hex}
+    content = documents.sign_document(document, kind=_POINTER, version=_POINTER_VERSION)
+    store = locations.open_store(location, read_only=False)
+    output_places.publish_bytes(location, store, locations.POINTER_FILE, content, expected=expected)
+
+
+def _parse_pointer(content: bytes, location: locations.Location) -> Pointer:
+    where = f"{locations.POINTER_FILE} of {location}"
+    document = documents.parse_document(content, kind=_POINTER, version=_POINTER_VERSION, where=where)
+    number = document["number"]
+    previous, removing, left = (tuple(document[name]) for name in ("previous", "removing", "left"))
+    # The digest guards against accidents, not against malicious authors, so the types are checked too.
+    if not all(type(n) is int and n >= 1 for n in (number, *previous, *removing, *left)):
+        raise IntegrityError(
+            f"{where} names the versions {number!r} and {previous!r}; expected whole numbers"
+        )
+    return Pointer(number, previous, document["promoted"], document["reason"], removing, left)

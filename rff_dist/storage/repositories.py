@@ -29,7 +29,7 @@ from zarr.abc.store import Store
 from zarr.core.sync import sync
 
 from rff_dist import errors
-from rff_dist.storage import conditional, locations
+from rff_dist.storage import documents, locations
 
 if TYPE_CHECKING:
     import icechunk
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MAIN = "main"
 _LOCK = ".lock"
 _LISTS_BEFORE = "overwritten"
-_FOLDERS = ("chunks", "manifests", "transactions", "snapshots")
+FOLDERS = ("chunks", "manifests", "transactions", "snapshots")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEAST_PREFIX = 4  # the fewest characters that may stand for a snapshot's name
 # Keys of a snapshot's facts: a digest of the others, the snapshot that it was made of, and when. Icechunk
@@ -488,12 +488,12 @@ def _locked(location: locations.Location) -> AbstractContextManager[object]:
     """Return the lock that keeps other processes of this machine from writing to a folder."""
     if not location.is_local:
         return nullcontext()
-    return conditional.lock_file(Path(location.path, _LOCK), busy=f"another run is changing {location}")
+    return documents.lock_file(Path(location.path, _LOCK), busy=f"another run is changing {location}")
 
 
 def _sync_since(location: locations.Location, begun: float) -> None:
     """Wait until all that was written to a repository since `begun` is on the disk."""
-    for folder in (Path(location.path, name) for name in _FOLDERS):
+    for folder in (Path(location.path, name) for name in FOLDERS):
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.stat().st_mtime > begun - 2:  # File systems round times, some to two seconds.
                 locations.fsync_path(path)

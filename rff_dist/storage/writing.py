@@ -5,7 +5,7 @@ import math
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from rff_dist.data import memory
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.data.columns import TEXT, Column, check_values, is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import conditional, datasets, generations, locations, output_places, repositories
+from rff_dist.storage import datasets, documents, locations, output_places, repositories
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, native, read_rows
 from rff_dist.storage.columns import ID, as_column
 from rff_dist.storage.groups import complete
@@ -167,21 +167,21 @@ def write_batches(
     `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read after the
     last batch, so that a source can fill them in while it runs.
     """
+    output_places.check_output(
+        location, overwrite=how.overwrite, inputs=inputs, marker=locations.DATASET_FILES
+    )
     unchanged = "; what was there before is unchanged"
-    with ExitStack() as stack, locations.store_errors(f"{location} could not be written", unchanged):
-        if location.is_remote:
-            # The lease comes first here, so that no one publishes between the look and the start.
-            stack.enter_context(output_places.hold(location, holder="a writer"))
-        output_places.check_output(
-            location, overwrite=how.overwrite, inputs=inputs, marker=locations.DATASET_FILES
-        )
-        with output_places.hold(location, holder="a writer"), _new_group(location, how) as (group, change):
-            buffer = _fill(group, batches, n_samples, how)
-            digest = _bind(location, buffer, names, attributes, versioned=change is not None)
-            if change is not None:
-                n_after = buffer.n_samples
-                facts = {"change": "write", "n_before": 0, "n_after": n_after, "sha256": digest}
-                change.commit(how.message or f"write {n_after:,} rows", facts)
+    with (
+        locations.store_errors(f"{location} could not be written", unchanged),
+        output_places.hold(location, holder="a writer"),
+        _new_group(location, how) as (group, change),
+    ):
+        buffer = _fill(group, batches, n_samples, how)
+        digest = _bind(location, buffer, names, attributes, versioned=change is not None)
+        if change is not None:
+            n_after = buffer.n_samples
+            facts = {"change": "write", "n_before": 0, "n_after": n_after, "sha256": digest}
+            change.commit(how.message or f"write {n_after:,} rows", facts)
     dtypes = {name: array.dtype for name, array in buffer.arrays.items()}
     return datasets.open_dataset(
         location.url,
@@ -209,29 +209,32 @@ def _new_group(
             f"{location} is plain Zarr, which an object store cannot replace by a versioned dataset in one "
             "step; expected an unused name. Write there, and remove the old one"
         )
-    created: repositories.Change | None = None
-    if how.versioned:
-        staged = generations.Staged(location, output_places.stage(location))
+    if not how.versioned:
+        place = output_places.Place.choose(location, overwrite=how.overwrite)
+        group, created = place.create_group({documents.MANIFEST: {"state": "writing"}}), None
+    elif location.is_remote:
+        # An empty repository stays after an error: the next writer may have begun in it by now.
+        created = repositories.create_repository(location)
+        _refuse_commits(location)
+        yield zarr.create_group(created.store, overwrite=True), created
+        return
     else:
-        staged, group = generations.begin(location, {generations.MANIFEST: {"state": "writing"}})
+        place = output_places.Place.choose(location, overwrite=how.overwrite)
     try:
         if how.versioned:
-            created = repositories.create_repository(staged.place)
-            _refuse_commits(staged.place)
+            created = repositories.create_repository(place.staged)
             group = zarr.create_group(created.store, overwrite=True)
         yield group, created
-        generations.put_in_place(staged, overwrite=how.overwrite)
+        place.publish()
     except BaseException:
-        # An empty repository stays in an object store: the next writer may have begun in it by now.
-        if not (how.versioned and staged.is_first):
-            staged.discard()
+        place.discard()
         raise
 
 
 def _refuse_commits(location: locations.Location) -> None:
     """Raise ConflictError if another writer, perhaps one that was taken for dead, has committed."""
     if not repositories.is_empty(location):
-        raise conditional.overtaken(location)
+        raise documents.overtaken(location)
 
 
 @dataclass
@@ -368,12 +371,12 @@ def _bind(
         "n_samples": buffer.n_samples,
         "chunk_rows": buffer.chunk_rows,
         "sha256": digest,
-        generations.LINE: [[buffer.n_samples, digest]],
+        documents.LINE: [[buffer.n_samples, digest]],
     }
     if versioned:
         loads = describe_loads(with_load([], buffer.n_samples))
-        manifest |= {generations.NAME: uuid.uuid4().hex, generations.LOADS: loads}
-    stored[generations.MANIFEST] = manifest
+        manifest |= {documents.NAME: uuid.uuid4().hex, documents.LOADS: loads}
+    stored[documents.MANIFEST] = manifest
     complete(buffer.arrays["X"].store, buffer.arrays, stored, place=location)
     return digest
 

@@ -1,8 +1,7 @@
 """A run that is taken for dead and lives on publishes nothing over the run that took its place.
 
-The first run is stopped at one of its requests to the object store and gives no sign of life. The clock goes
-on, a second run takes the lease over and does the same work to its end, and the first one goes on. Nothing
-here depends on how fast the machine is.
+The first run is stopped at one of its requests to the object store, a second run does the same work to its
+end, and the first one goes on. Nothing here depends on how fast the machine is.
 """
 
 import threading
@@ -18,7 +17,6 @@ from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import write_model
 from rff_dist.storage import output_places
-from rff_dist.storage import output_places as leases
 from rff_dist.storage.documents import find_object
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hold
@@ -55,11 +53,13 @@ class Work:
     `prepare`: makes what is there before.
     `run`: does the work, as run 1 or 2.
     `state`: what a reader sees, and fails where that is not whole.
+    `n_places`: how many places it publishes at.
     """
 
     prepare: Callable[[str], object]
     run: Callable[[str, int], object]
     state: Callable[[str], Any]
+    n_places: int = 1
 
 
 def write_data(place: str, who: int, **options: Any) -> None:
@@ -148,36 +148,15 @@ WORKS = {
     "table of predictions": Work(
         two_models, partial(predict_by, output="predictions.csv", overwrite=True), read_table
     ),
-    "clusters": Work(partial(write, seed=0), cluster_rows, read_clusters),
+    "clusters": Work(partial(write, seed=0), cluster_rows, read_clusters, n_places=2),
 }
 # The others differ in what is computed, not in how it is published.
 FAST = {"data", "versioned data", "model overwritten", "version"}
 
 
-class Clock:
-    """The clock of all leases, which goes on when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1e9
-
-    def time(self) -> float:
-        """Return the time."""
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Go on."""
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Let each run seem to be on a machine of its own, and give no sign of life after its first."""
-    found = Clock()
-    monkeypatch.setattr(leases, "time", found)
-    monkeypatch.setattr(leases, "_this_machine", lambda: "")
-    monkeypatch.setattr(leases, "BEAT_S", leases.EXPIRES_S)
+@pytest.fixture(autouse=True)
+def drained_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_places, "_DRAINED_S", 0.1)  # One run must not wait for the other's requests.
-    return found
 
 
 def attempt(action: Callable[[], object]) -> Exception | None:
@@ -193,7 +172,7 @@ def attempt(action: Callable[[], object]) -> Exception | None:
     "name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in WORKS]
 )
 def test_a_run_that_was_taken_for_dead_does_not_publish_over_the_one_that_took_its_place(
-    name: str, server: S3Server, clock: Clock
+    name: str, server: S3Server
 ) -> None:
     work = WORKS[name]
     begin = f"{name}/begin"
@@ -206,16 +185,14 @@ def test_a_run_that_was_taken_for_dead_does_not_publish_over_the_one_that_took_i
         requests = server.requests()
         alone[who] = work.state(server.url(f"{name}/alone-{who}"))
     assert alone[1] != alone[2]
-    # From the request on that follows the last lease: before it there was nothing to lose.
-    taken = {
-        one: i for i, one in reversed([*enumerate(requests)]) if one.startswith("PUT") and "holder" in one
-    }
-    first = max(taken.values()) + 1
+    # From the request on that follows the look at what is there: a run that is stopped before comes later.
+    looks = [i for i, one in enumerate(requests) if one.startswith("HEAD") and "zarr.json" in one]
+    first = looks[work.n_places - 1] + 1
     refused = 0
     for n in moments(len(requests) - first, most=MOST):
         place = server.url(f"{name}/{n}")
         server.copy(begin, f"{name}/{n}")
-        error, overtaken = overtake(work, place, first + n, server=server, clock=clock)
+        error, overtaken = overtake(work, place, first + n, server=server)
         refused += error is not None
         # One of them may have come too late, and says so; what is there is the other one's.
         assert error is None or overtaken is None
@@ -224,7 +201,7 @@ def test_a_run_that_was_taken_for_dead_does_not_publish_over_the_one_that_took_i
 
 
 def overtake(
-    work: Work, place: str, after: int, *, server: S3Server, clock: Clock
+    work: Work, place: str, after: int, *, server: S3Server
 ) -> tuple[Exception | None, Exception | None]:
     """Stop run 1 at a request, let run 2 take over and end, and run 1 go on; return how both were refused."""
     ended: list[Exception | None] = []
@@ -233,7 +210,6 @@ def overtake(
     slow.start()
     try:
         assert server.is_paused()
-        clock.now += 1000
         overtaken = attempt(lambda: work.run(place, 2))
     finally:
         server.go_on()

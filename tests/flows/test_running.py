@@ -192,7 +192,7 @@ def test_what_is_left_and_how_to_go_on_is_told_of_every_place(tmp_path, state):
     assert "Run it again with the same parameters" in text
     assert "It starts over." in text
     assert f"`{tmp_path}/.model.run-abc`: unfinished" in text
-    assert f"`{tmp_path}/.model.lock`: the lease of the run" in text
+    assert f"`{tmp_path}/.model.lock`: the lock of the run" in text
     assert f"`{tmp_path}/.model.ledger`: a run with the same parameters goes on from here" in text
     assert "word" not in text
 

@@ -2,7 +2,6 @@
 
 import logging
 import pickle
-from contextvars import Context
 
 import numpy as np
 import pytest
@@ -11,13 +10,12 @@ from rff_dist import SerialEngine, accumulate, append_dataset, draw_feature_map,
 from rff_dist.data.blocks import Block
 from rff_dist.engines import resuming
 from rff_dist.engines.progress import BlockDone, PassResumed
-from rff_dist.errors import ConflictError, OutputBusyError, OutputExistsError, StorageError
+from rff_dist.errors import ConflictError, OutputExistsError, StorageError
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.conditional import create_bytes
 from rff_dist.storage.datasets import list_arrays
+from rff_dist.storage.documents import create_bytes
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.storage.locations import list_names, open_store, parse_location, read_bytes
-from rff_dist.storage.output_places import hold
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import read_record, write_record
 from tests.command_line import PLAIN, document, refusal, run
@@ -315,18 +313,6 @@ def test_reader_of_a_record_sees_the_old_one_or_the_new_one(server):
             server.fail(0, status=0)
     assert after > 3
     assert read_record(url).metadata == {"n": 2}
-
-
-@pytest.mark.faults("F16")
-def test_two_writers_of_one_output_are_kept_apart(server):
-    def write(holder):
-        with hold(server.url("models/leased"), holder=holder):
-            pass
-
-    refused = pytest.raises(OutputBusyError, match="the first run")
-    with hold(server.url("models/leased"), holder="the first run"), refused:
-        Context().run(write, "the second run")  # this context holds the lease already
-    Context().run(write, "the second run")
 
 
 # -- requests that fail ------------------------------------------------------------------------------------

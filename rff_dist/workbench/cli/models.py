@@ -17,7 +17,7 @@ from rff_dist.workbench.results.rows import version_cell
 if TYPE_CHECKING:
     from rff_dist.living import new_rows
     from rff_dist.models import versions
-    from rff_dist.storage import documents
+    from rff_dist.storage import records
 
 group = shell.make_group("models", "List, promote and roll back the versions of registered models.")
 _MODEL = fields.option(
@@ -153,7 +153,7 @@ def _refusal_words(refusal: new_rows.Refusal) -> str:
     return f"{rows}, since {refusal.refused[:16].replace('T', ' ')}: {refusal.reason}"
 
 
-def _changed(model: str, version: versions.Version, pointer: documents.Pointer | None) -> Document:
+def _changed(model: str, version: versions.Version, pointer: records.Pointer | None) -> Document:
     """Report that a version is current now; `pointer` named the one before."""
     before = None if pointer is None else pointer.number
     record = {"model": model, "before": before, "current": version.to_dict()}

@@ -106,7 +106,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
 
 
 def _open(job: specs.Clustering) -> tuple[datasets.ZarrDataset, columns.Column | None]:
-    """Check what the metadata tell, before leases are taken and a cluster starts; return rows and labels."""
+    """Check what the metadata tell, before outputs are held and a cluster starts; return rows and labels."""
     source, output = job.source, locations.parse_location(job.output)
     inputs = [locations.parse_location(source.data)]
     output_places.check_output(output, overwrite=job.overwrite, inputs=inputs)

@@ -20,7 +20,7 @@ from rff_dist.recipes import recipes
 from rff_dist.ridge.models import RidgeModel, read_model, write_model
 from rff_dist.storage import appending, corrections, datasets, locations, output_places, records, repositories
 from rff_dist.storage.columns import ID
-from rff_dist.storage.generations import name_of
+from rff_dist.storage.documents import name_of
 from rff_dist.storage.groups import require_versions
 from rff_dist.text import redact
 from rff_dist.typing import Summary
@@ -244,11 +244,9 @@ def _models_in(data: locations.Location) -> Iterator[locations.Location]:
                 place = folder.child(name)
                 if name.startswith(".") or (place.is_local and not os.path.isdir(place.path)):
                     continue
-                if output_places.holds(place, locations.RECORD_FILE) or output_places.holds_versions(place):
+                if locations.holds(place, locations.RECORD_FILE) or output_places.holds_versions(place):
                     yield place
-                elif depth == 0 and not any(
-                    output_places.holds(place, file) for file in locations.DATASET_FILES
-                ):
+                elif depth == 0 and not any(locations.holds(place, file) for file in locations.DATASET_FILES):
                     inner.append(place)
         folders = inner
 

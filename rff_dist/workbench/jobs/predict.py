@@ -162,7 +162,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
         stack.enter_context(output_places.hold(job.output, holder=do.holder))
         url, names = source.data, source.names()
         if tables.is_table(url):
-            staged = output_places.hidden_beside(output, "rows")
+            staged = locations.hidden_beside(output, "rows")
             card, observer = model.model.card, do.observer
             rows = tables.table_rows(source, card, model=job.model, staged=staged, observer=observer)
             url, names = stack.enter_context(rows), {}
@@ -200,7 +200,7 @@ def _write_file(
 ) -> Summary:
     """Write a table, and return as `_write_group`."""
     # Blocks are written in any order, which a file does not allow: a table is made from a hidden group.
-    place = output_places.hidden_beside(locations.parse_location(url), "rows")
+    place = locations.hidden_beside(locations.parse_location(url), "rows")
     try:
         written = _write_group(job, model, dataset, place.url, engine)
         ids = [] if ids_of(dataset) is None else [ID]

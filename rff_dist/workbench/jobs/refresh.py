@@ -161,7 +161,7 @@ def update_from(
     if job.backfill is not None and job.backfill < 0:
         raise InvalidParameterError(f"`backfill` is {job.backfill}; expected the number of a row, from 0")
     location = locations.parse_location(job.model)
-    _check_kind(records.peek_record(location.url), location.url)  # before the lease is taken
+    _check_kind(records.peek_record(location.url), location.url)  # before the model is held
     with output_places.hold(location, holder=do.holder):
         version = versions.RegisteredModel(location.url).current()
         champion = _read_ridge(location.url if version is None else version.url)
@@ -279,7 +279,7 @@ def _test_drift(
 
 def keep_champion(location: locations.Location, dataset: blocks.Dataset, rows: NewRows, reason: str) -> None:
     """Record that rows were refused."""
-    output_places.check_lease(location)
+    output_places.check_held(location)
     _write_refusals(location, [*read_refusals(location), *new_rows.refuse(dataset, rows, reason)])
     logger.warning("%s is kept: %s", location, reason)
 

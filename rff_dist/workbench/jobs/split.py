@@ -10,7 +10,7 @@ import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import recipes, tables
-from rff_dist.storage import appending, datasets, generations, groups, locations, output_places, writing
+from rff_dist.storage import appending, datasets, documents, groups, locations, output_places, writing
 from rff_dist.storage.columns import ID
 from rff_dist.text import redact
 from rff_dist.workbench.jobs import ingest, specs
@@ -56,7 +56,7 @@ def split(job: specs.Split) -> Parts:
     read = partial(datasets.read_arrays, job.data, n_rows=_ROWS, version=version)
     is_test = _rule(job, attributes, arrays, read)
     # All attributes but what holds of the whole dataset only: its manifest, and the files it was made from.
-    of_all = (generations.MANIFEST, appending.SOURCES, PARTS)
+    of_all = (documents.MANIFEST, appending.SOURCES, PARTS)
     kept = {key: value for key, value in attributes.items() if key not in of_all}
     names = kept.pop("feature_names", None), kept.pop("target_names", None)
     lengths = {}

@@ -61,7 +61,7 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
     """Let an engine keep the sums of passes next to a job's output, and use those that a stopped job left.
 
     They are removed when the job is done. They stay if its process dies or it ends with an error, which then
-    says so. The job must hold the lease of its output.
+    says so. The job must hold its output.
     """
     place = ledger_place(output)
     if place is None:

@@ -132,6 +132,7 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
             if location.is_local:
                 os.replace(partial, path)
             else:
+                output_places.check_held(location)
                 documents.upload(partial, location, expected=before)
         finally:
             partial.unlink(missing_ok=True)

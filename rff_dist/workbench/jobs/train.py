@@ -104,17 +104,17 @@ class RunFolder:
 
 @contextmanager
 def open_run(output: locations.Location, holder: str) -> Iterator[RunFolder]:
-    """Hold the lease of an output, and yield a folder for the run's records, which is removed at the end.
+    """Hold an output, and yield a folder for the run's records, which is removed at the end.
 
-    No other run can write to the output meanwhile. What killed runs left there is removed, except for trained
-    models that were not published.
+    In a folder no other run can write to the output meanwhile. What killed runs left there is removed, except
+    for trained models that were not published.
 
     `holder`: who runs it, for the error of a second run.
     Raises OutputBusyError if another run writes there.
     """
     with output_places.hold(output, holder=holder):
         _remove_leftovers(output)
-        folder = RunFolder(output_places.hidden_beside(output, "run"))
+        folder = RunFolder(locations.hidden_beside(output, "run"))
         try:
             yield folder
         finally:
@@ -124,8 +124,10 @@ def open_run(output: locations.Location, holder: str) -> Iterator[RunFolder]:
 
 
 def _remove_leftovers(output: locations.Location) -> None:
-    """Remove the folders of killed runs; none of them is alive, since this run holds the lease."""
-    folders = output_places.beside(output, "run-")
+    """Remove the folders of killed runs; in a folder none is alive, since this run has the lock."""
+    folders = locations.beside(output, "run-")
+    if not output.is_local:
+        folders = [folder for folder in folders if locations.is_given_up(folder)]
     published = _published(output) if folders else set()
     for folder in folders:
         trained = [model for model in trained_models(folder) if _digest(model) not in published]
@@ -156,7 +158,7 @@ def _digest(model: locations.Location) -> str | None:
 
 def leftover_runs(model_url: str) -> list[locations.Location]:
     """Return the folders of runs for this model that are at work or were interrupted."""
-    return output_places.beside(locations.parse_location(model_url), "run-")
+    return locations.beside(locations.parse_location(model_url), "run-")
 
 
 def trained_models(folder: locations.Location) -> list[locations.Location]:

@@ -9,7 +9,7 @@ from tests.command_line import PLAIN, document, refusal, run
 
 def test_a_damaged_model_exits_65(folder, tmp_path):
     run("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--n-components", "8", "--serial")
-    [chunk] = (tmp_path / "model").glob("arrays-*.zarr/coefficients/c/0/0")
+    [chunk] = (tmp_path / "model").glob("generation-*/coefficients/c/0/0")
     content = bytearray(chunk.read_bytes())
     content[3] ^= 1
     chunk.write_bytes(content)

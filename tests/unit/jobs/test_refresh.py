@@ -232,7 +232,9 @@ def test_test_data_decide_where_there_are_some(place, data):
     assert result["held_out"]["n_samples"] == 300
 
 
-def test_a_model_that_somebody_else_writes_is_refused(place, data):
+def test_a_model_that_somebody_else_writes_is_refused(tmp_path, data):
+    place = str(tmp_path / "model")
+    write_model(fit(data), place)
     data.append(1)
     refused = []
 

@@ -29,8 +29,7 @@ from rff_dist.ridge.fit import fit as fit_ridge
 from rff_dist.ridge.models import read_model
 from rff_dist.storage import output_places
 from rff_dist.storage.columns import as_column
-from rff_dist.storage.locations import parse_location
-from rff_dist.storage.output_places import hidden_beside
+from rff_dist.storage.locations import hidden_beside, parse_location
 from rff_dist.storage.records import write_record
 from rff_dist.workbench.jobs import train as training
 from rff_dist.workbench.jobs.fits import Fit, JobData
@@ -369,7 +368,7 @@ def test_a_run_that_lost_its_lease_publishes_nothing_and_keeps_its_model(problem
         if step == "publish":
             os.unlink(tmp_path / ".model.lock")
 
-    with pytest.raises(OutputBusyError, match="its lease is gone") as lost:
+    with pytest.raises(OutputBusyError, match="may no longer write") as lost:
         run(problem, str(tmp_path / "model"), do=watching(lose))
     assert "the trained model is kept at" in lost.value.__notes__[0]
     assert not (tmp_path / "model").exists()

@@ -83,7 +83,7 @@ def test_headers_say_what_is_decoded(compressor):
 
 def test_a_model_that_claims_more_than_it_has_takes_no_memory(tmp_path):
     write_record(tmp_path / "m", kind="test", metadata={}, arrays={"a": np.ones(1000)})
-    [header] = (tmp_path / "m").glob("arrays-*/a/zarr.json")
+    [header] = (tmp_path / "m").glob("generation-*/a/zarr.json")
     claim = 2**34
     header.write_text(header.read_text().replace("1000", str(claim // 8)))
     from rff_dist.storage.documents import sign_document

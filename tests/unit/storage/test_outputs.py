@@ -87,7 +87,7 @@ def test_an_unfinished_output_is_not_published_and_says_so(tmp_path, scheme):
     with pytest.raises(StorageError, match=r"unfinished output of it|not in this process"):
         open_dataset(url, x="predictions")
     with pytest.raises(StorageError, match="is unfinished"):
-        open_dataset(output.staged.place.url, x="predictions")
+        open_dataset(output.place.staged.url, x="predictions")
     for block in BLOCKS[1:]:
         output.write(block, np.zeros((block.n_samples, 2)))
     output.finish()

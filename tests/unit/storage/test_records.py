@@ -183,7 +183,7 @@ class TestWhatIsNotAModel:
         [
             *(
                 {"generation": one}
-                for one in ("../../elsewhere", "/etc", f"arrays-{0:031}/", "arrays-..", 3, None)
+                for one in ("../../elsewhere", "/etc", f"generation-{0:031}/", "generation-..", 3, None)
             ),
             {"arrays": {"../../x": {"shape": [1], "dtype": "float64", "sha256": ""}}},
         ],
@@ -255,13 +255,15 @@ class TestOverwriting:
             write(tmp_path / "m", kind="other")
         assert read_record(tmp_path / "m").kind == "ridge"
 
-    def test_two_generations_are_kept(self, tmp_path):
+    def test_the_old_one_goes(self, tmp_path):
         for i in range(5):
             write(tmp_path / "m", metadata={"i": i}, overwrite=True)
         assert read_record(tmp_path / "m").metadata == {"i": 4}
-        document = json.loads((tmp_path / "m" / "model.json").read_text())
-        kept = {folder.name for folder in (tmp_path / "m").glob("arrays-*.zarr")}
-        assert kept == {document["generation"], document["previous"]}
+        assert {path.name for path in (tmp_path / "m").iterdir()} == {
+            "model.json",
+            arrays_folder(tmp_path / "m").name,
+        }
+        assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
     def test_a_folder_that_is_no_model_is_kept(self, tmp_path):
         (tmp_path / "notes.txt").write_text("…")

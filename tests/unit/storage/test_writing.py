@@ -240,4 +240,4 @@ def test_stores_in_memory_are_listed_without_their_parts():
     write_record("memory://a-model", kind="any", metadata={}, arrays={"b": X})
     with pytest.raises(StorageError, match="'a-model'") as caught:
         open_dataset("memory://not-there")
-    assert "arrays-" not in str(caught.value)
+    assert "generation-" not in str(caught.value)

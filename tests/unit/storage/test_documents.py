@@ -6,8 +6,8 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from rff_dist.errors import OutputBusyError, StorageError
-from rff_dist.storage import conditional
-from rff_dist.storage.conditional import create_bytes, read_tagged, replace_bytes
+from rff_dist.storage import documents
+from rff_dist.storage.documents import create_bytes, read_tagged, replace_bytes
 
 
 def object_store():
@@ -109,10 +109,10 @@ def test_a_request_whose_answer_was_lost_is_told_from_anothers(monkeypatch):
 
 
 def test_a_lock_that_nobody_releases_is_not_waited_for_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(conditional, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(documents, "_PATIENCE_S", 0.1)
     (tmp_path / "a").mkdir()
     with (
-        conditional.lock_file(tmp_path / "a" / ".key.lock"),
+        documents.lock_file(tmp_path / "a" / ".key.lock"),
         pytest.raises(OutputBusyError, match="has been locked"),
     ):
         replace(LocalStore(tmp_path), b"1", None)
@@ -124,7 +124,7 @@ def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, caplog):
     def refuse(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(conditional.fcntl, "flock", refuse)
+    monkeypatch.setattr(documents.fcntl, "flock", refuse)
     with caplog.at_level(logging.WARNING):
         assert replace(LocalStore(tmp_path), b"1", None)
     assert "has no locks (Function not implemented)" in caplog.text
