@@ -27,9 +27,10 @@ from rff_dist.living.differences import (
     merge_ranges,
     without_rows,
 )
+from rff_dist.living.windows import ALL_ROWS, NO_HALF_LIFE, HalfLife, Window
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.storage import documents, locations, repositories
-from rff_dist.storage.loads import ALL_ROWS, NO_HALF_LIFE, HalfLife, Load, Window, read_loads
+from rff_dist.storage.loads import Load, read_loads
 from rff_dist.text import redact
 from rff_dist.typing import IntArray
 

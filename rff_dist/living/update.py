@@ -30,11 +30,10 @@ from rff_dist.data.blocks import MIN_BLOCK_ROWS, Block, BlockTask, Dataset
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError
 from rff_dist.fitting import prepare
-from rff_dist.living import differences, drift, new_rows
+from rff_dist.living import differences, drift, new_rows, windows
 from rff_dist.ridge import describe, fit
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import accumulate, inspection, moments, ridge_statistics, specs
-from rff_dist.storage import loads
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -313,7 +312,7 @@ def solve_update(
         left_out=[list(span) for span in rows.left_out],
         **(
             {"window": {"of": rows.window, "start": rows.start}}
-            if rows.window != loads.ALL_ROWS or rows.start
+            if rows.window != windows.ALL_ROWS or rows.start
             else {}
         ),
         **rows.fading.to_card(),

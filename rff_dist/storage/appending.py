@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import zarr
 
-from rff_dist.data import columns, memory
+from rff_dist.data import columns, memory, row_batches
 from rff_dist.errors import DataError, StorageError
 from rff_dist.storage import arrays, documents, locations, repositories, writing
 from rff_dist.storage.columns import ID
@@ -119,7 +119,7 @@ def append_dataset(
         if source is not None and source.sha256 in known_digests(dataset.attributes):
             _log.info("%s holds the rows of %s already", location, source.name)
             return Appended(dataset.n_before, dataset.n_before)
-        names = writing.column_names(X), writing.column_names(y)
+        names = row_batches.column_names(X), row_batches.column_names(y)
         return append_batches(dataset, batches, names=names, change=remember, message=message)
 
 
@@ -157,10 +157,10 @@ def known_digests(attributes: Mapping[str, Any]) -> set[str]:
 
 def append_batches(
     dataset: Editing,
-    batches: Iterable[writing.RowBatch],
+    batches: Iterable[row_batches.RowBatch],
     *,
     change: NewAttributes,
-    names: writing.ColumnNames = (None, None),
+    names: row_batches.ColumnNames = (None, None),
     observer: writing.Progress | None = None,
     message: str | None = None,
 ) -> Appended:
@@ -257,12 +257,12 @@ class Editing:
         """Return an array's name in errors."""
         return f"array {name!r} of {self.location}"
 
-    def fit_batch(self, batch: writing.RowBatch, first_row: int) -> dict[str, np.ndarray]:
+    def fit_batch(self, batch: row_batches.RowBatch, first_row: int) -> dict[str, np.ndarray]:
         """Return a batch's arrays by name, in the dtypes of the dataset's arrays.
 
         Raises DataError if the dataset has other arrays, or does not hold the values without rounding.
         """
-        parts = writing.name_parts(batch, first_row)
+        parts = row_batches.name_parts(batch, first_row)
         if parts.keys() != self.headers.keys():
             raise DataError(
                 f"the new rows have the arrays {', '.join(parts)}, and {self.location} has "
@@ -275,7 +275,7 @@ class Editing:
         expected = (n_rows, *header.shape[1:])
         if values.shape != expected:
             raise DataError(f"{name} has shape {values.shape}; expected {expected}, as in {label}")
-        if not writing.can_hold(header.dtype, values.dtype):
+        if not row_batches.can_hold(header.dtype, values.dtype):
             raise DataError(
                 f"{name} is {_kind(values.dtype)}, but {label} holds {_kind(header.dtype)}; expected a type "
                 "that converts without rounding. Convert the values first"
@@ -369,7 +369,7 @@ def _n_samples(dataset: StoredGroup) -> Any:
 
 def refuse_others(dataset: StoredGroup) -> None:
     """Refuse a group with further arrays, which a change or a conversion would leave behind."""
-    others = sorted(set(dataset.group.array_keys()).difference(ROLES))
+    others = sorted(set(dataset.list_arrays()).difference(ROLES))
     if others:
         raise StorageError(
             f"{dataset.place} also holds {_listed(others)}; expected only {', '.join(ROLES)}. "

@@ -151,9 +151,8 @@ def as_column(values: Any, *, name: str = "y") -> columns.Column:
 
 
 def _open(group: groups.StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
-    label, header = group.label(name), group.require_header(name)
+    label, (header, array) = group.label(name), group.require_array(name, missing_chunks)
     _check_shape(header, label)
-    array = group.open_array(name, header, missing_chunks)
     reopen = None if group.url is None else (_open, (group, name, missing_chunks))
     return StoredColumn(array, group.url, header, label, reopen)
 

@@ -9,9 +9,9 @@ import numpy as np
 import zarr
 from numpy.typing import ArrayLike
 
-from rff_dist.data import blocks, memory
+from rff_dist.data import blocks, memory, row_batches
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import appending, documents, loads, locations, output_places, repositories, writing
+from rff_dist.storage import appending, documents, loads, locations, output_places, writing
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.groups import find_group
@@ -68,12 +68,16 @@ def replace_rows(
     """
     batches, _ = writing.read_source(X, y, sample_weight, groups, ids)
     with appending.editing(locations.parse_location(url)) as dataset:
-        dataset.check_names(writing.column_names(X), writing.column_names(y))
+        dataset.check_names(row_batches.column_names(X), row_batches.column_names(y))
         return replace_batches(dataset, rows, batches, message=message)
 
 
 def replace_batches(
-    dataset: appending.Editing, rows: ArrayLike, batches: Iterator[writing.RowBatch], *, message: str | None
+    dataset: appending.Editing,
+    rows: ArrayLike,
+    batches: Iterator[row_batches.RowBatch],
+    *,
+    message: str | None,
 ) -> Corrected:
     """Replace the rows numbered `rows` by the batches' rows, in this order, and commit."""
     numbers = _distinct(rows, dataset.n_before)
@@ -232,7 +236,7 @@ def convert_dataset(
     """
     location = locations.parse_location(url)
     place = location if output is None else locations.parse_location(output)
-    if repositories.is_versioned(location):
+    if locations.is_versioned(location):
         raise StorageError(f"{location} keeps versions already; there is nothing to convert")
     if output is not None:
         output_places.check_output(place, overwrite=False, inputs=[location])
@@ -241,12 +245,12 @@ def convert_dataset(
     if "X" not in headers:
         raise StorageError(f"{group.place} has no array 'X'; expected a dataset")
     appending.refuse_others(group)
-    arrays = {name: group.open_array(name, header) for name, header in headers.items()}
+    arrays = {name: group.require_array(name)[1] for name in headers}
     n_samples, chunk_rows = arrays["X"].shape[0], stored_rows(arrays["X"])
     attributes = {key: value for key, value in group.attributes.items() if key != documents.MANIFEST}
     names = attributes.pop("feature_names", None), attributes.pop("target_names", None)
 
-    def batches() -> Iterator[writing.RowBatch]:
+    def batches() -> Iterator[row_batches.RowBatch]:
         for block in blocks.cut_blocks(n_samples, chunk_rows, rows_per_block=chunk_rows):
             yield tuple(
                 read_rows(arrays[name], block.start, block.stop, label=name) if name in arrays else None

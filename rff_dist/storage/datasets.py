@@ -245,13 +245,12 @@ def open_dataset(
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
     group = groups.find_group(url, version)
     dataset = _open(group, (x, y, sample_weight), missing_chunks)
-    if dataset.n_targets and sample_weight is None:
-        folder, slash, _ = dataset.X.path.rpartition("/")
-        if groups.is_array(group.store, f"{folder}{slash}sample_weight"):
-            _log.warning(
-                '%s holds sample weights, which are not used; give sample_weight="sample_weight" to use them',
-                group.place,
-            )
+    unused = dataset.n_targets and sample_weight is None
+    if unused and group.read_header("sample_weight", text=True) is not None:
+        _log.warning(
+            '%s holds sample weights, which are not used; give sample_weight="sample_weight" to use them',
+            group.place,
+        )
     return dataset
 
 
@@ -297,15 +296,16 @@ def _open(group: groups.StoredGroup, names: ArrayNames, missing_chunks: str) -> 
     place = group.place
     name_of = {role: name for role, name in zip(_ROLES, names, strict=True) if name is not None}
     headers: dict[str, Header] = {}
+    arrays: dict[str, Any] = {}
     for role, name in name_of.items():
-        header = group.read_header(name, text=role == "y")
-        if header is not None and header.dtype.kind in "UT":
+        found = group.open_array(name, text=role == "y", missing_chunks=missing_chunks)
+        if found is not None and found[0].dtype.kind in "UT":
             raise StorageError(
                 f"{group.label(name)} holds labels (text); expected numbers to regress on. Train a "
                 "classifier on it (RFFClassifier, or `rff-dist fit --classify`), or leave it out with y=None"
             )
-        if header is not None:
-            headers[role] = header
+        if found is not None:
+            headers[role], arrays[role] = found
         elif (role, name) != ("y", "y"):
             raise StorageError(
                 f"{place} has no array {name!r}; it holds {group.array_names()}. "
@@ -314,9 +314,6 @@ def _open(group: groups.StoredGroup, names: ArrayNames, missing_chunks: str) -> 
     labels = {role: group.label(name_of[role]) for role in headers}
     _check_shapes({role: header.shape for role, header in headers.items()}, labels)
     n_targets = (headers["y"].shape[1:] or (1,))[0] if "y" in headers else 0
-    arrays: dict[str, Any] = {
-        role: group.open_array(name_of[role], header, missing_chunks) for role, header in headers.items()
-    }
     return ZarrDataset(
         **arrays,
         url=group.url,
@@ -424,12 +421,8 @@ def list_arrays(url: PathLike, version: str | None = None) -> tuple[dict[str, An
         raise StorageError(f"nothing is at {place}; expected a Zarr group")
     group = groups.find_group(url, version, unfinished=True)
     # Arrays that the manifest binds may be missing from the listing; reading their headers then raises.
-    headers = {name: group.read_header(name, text=True) for name in groups.bound_names(group.attributes)}
-    try:
-        names = set(group.group.array_keys())
-    except Exception as error:
-        raise StorageError(f"{place} cannot be read as a Zarr group: {locations.explain(error)}") from error
-    headers |= {name: group.read_header(name, text=True) for name in names - headers.keys()}
+    headers = {name: group.read_header(name, text=True) for name in group.parts}
+    headers |= {name: group.read_header(name, text=True) for name in group.list_arrays()}
     return group.attributes, [
         StoredArray(name, header, _find_checksum(header))
         for name, header in sorted(headers.items())
@@ -446,7 +439,7 @@ def read_arrays(
     Raises StorageError if there is no complete group, or a chunk cannot be read.
     """
     group = groups.find_group(url, version)
-    arrays = {name: group.open_array(name, group.require_header(name)) for name in names}
+    arrays = {name: group.require_array(name)[1] for name in names}
     n_samples = min(array.shape[0] for array in arrays.values())
     for start in range(0, n_samples, n_rows):
         stop = min(start + n_rows, n_samples)

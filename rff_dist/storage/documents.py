@@ -12,13 +12,14 @@ import json
 import logging
 import os
 import platform
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, TypeGuard
 
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
@@ -36,6 +37,7 @@ NAME = "id"  # a name that all versions of one dataset share, and no other datas
 LOADS = "loads"  # where each load ends and when it came; see `storage.loads`
 LINE = "line"  # rows and digest of the last version that changed old rows, and of each append since
 
+GENERATION = re.compile(r"generation-[0-9a-f]{32}")
 _RISK = "two writers at the same moment could overwrite one another"
 _memory_lock = threading.Lock()
 
@@ -60,6 +62,35 @@ def manifest_of(attributes: object) -> Facts:
     """Return the manifest among a group's attributes; empty if there is none."""
     manifest = attributes.get(MANIFEST) if isinstance(attributes, Mapping) else None
     return manifest if isinstance(manifest, Mapping) else {}
+
+
+def manifest_in(content: bytes) -> Facts:
+    """Return the manifest in a group's metadata; errors in these are left to whoever opens the group."""
+    with suppress(StorageError):
+        return manifest_of(load_json(content).get("attributes"))
+    return {}
+
+
+def is_generation(name: object) -> TypeGuard[str]:
+    """Return whether a name is one of a generation's folder, which lies below its output."""
+    return isinstance(name, str) and GENERATION.fullmatch(name) is not None
+
+
+def generations_of(file: str, content: bytes) -> tuple[str | None, str | None]:
+    """Return the names of the generation that a file leads to, and of the one before; see `output_places`.
+
+    "" is a dataset that was written in its place.
+
+    `file`: "zarr.json" of a dataset, or the name of a record's document.
+    """
+    is_dataset, facts = file == "zarr.json", manifest_in(content)
+    if not is_dataset:
+        with suppress(StorageError):  # Nothing names the arrays of a damaged record any more.
+            facts = load_json(content)
+    current, previous = facts.get("generation"), facts.get("previous")
+    if not is_generation(current):
+        return "" if is_dataset else None, None
+    return current, previous if previous == "" or is_generation(previous) else None
 
 
 def is_pointer(attributes: object) -> bool:

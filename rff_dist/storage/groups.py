@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import zarr
@@ -22,7 +22,7 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, ObjectStore, WrapperStore
 
 from rff_dist.errors import ConflictError, IntegrityError, NoSuchVersionError, StorageError, VersionError
-from rff_dist.storage import arrays, documents, locations, output_places, repositories
+from rff_dist.storage import arrays, documents, locations, repositories
 from rff_dist.text import human_bytes
 from rff_dist.typing import Facts
 
@@ -90,13 +90,12 @@ class StoredGroup:
         return f"{self.root}/" if self.root else ""
 
     @cached_property
-    def group(self) -> zarr.Group:
-        """The open group.
+    def attributes(self) -> dict[str, Any]:
+        """The group's attributes.
 
         Raises StorageError if there is no group, or an unfinished one; IntegrityError if it is damaged.
         """
-        group = _open_group(self.store, self.root, self.place)
-        attributes = dict(group.attrs)
+        attributes = _read_attributes(self.store, self.prefix, self.place)
         manifest = documents.manifest_of(attributes)
         # An empty manifest means an unfinished group; no manifest at all means plain Zarr of another writer.
         begun = isinstance(attributes.get(documents.MANIFEST), Mapping)
@@ -109,50 +108,72 @@ class StoredGroup:
                 f"version {self.version} of {self.place} holds the manifest of another version; restore it "
                 "from a copy"
             )
-        return group
+        return attributes
 
     @cached_property
-    def attributes(self) -> dict[str, Any]:
-        """The group's attributes; raises as `group`."""
-        return dict(self.group.attrs)
+    def parts(self) -> Facts:
+        """What the manifest records of each array, by name; empty for plain Zarr of another writer."""
+        parts = documents.manifest_of(self.attributes).get(_PARTS, {})
+        return parts if isinstance(parts, Mapping) else {}
 
     @cached_property
     def _bound_store(self) -> Store:
-        """The store, which notices swapped chunks if the manifest lists their checksums."""
-        return bound_store(self.store, self.prefix, self.attributes)
+        """A store that compares each chunk with its place's checksum; `store` itself if none is known."""
+        sums = {f"{self.prefix}{name}/c/": _unpacked(part["crc32c"]) for name, part in self.parts.items()}
+        return arrays.CheckedStore(self.store, partial(_check_place, sums)) if sums else self.store
 
     def label(self, name: str) -> str:
         """Return an array's name in errors."""
         return f"array {name!r} of {self.place}"
 
     def read_header(self, name: str, *, text: bool = False) -> arrays.Header | None:
-        """Read and check an array's header; None if there is no array.
+        """Read an array's header, and check it against the manifest; None if there is no array.
 
         `text`: whether it may hold text.
         """
-        label = self.label(name)
+        part, label = self.parts.get(name), self.label(name)
         header = arrays.read_header(self._bound_store, self.prefix + name, label=label, text=text)
-        check_array(header, self.attributes, name, label)
+        # Without mark and entry it is an array of another program, which nothing binds.
+        digest = None if header is None or (part is None and not header.marked) else header.digest
+        # A newer generation may have replaced the manifest of the one that was opened.
+        if digest != (None if part is None else part["metadata"]) and not documents.is_pointer(
+            self.attributes
+        ):
+            raise IntegrityError(
+                f"the metadata of {label} or of its group are not as they were written; restore them from a "
+                "copy, or write the dataset again"
+            )
         return header
 
-    def require_header(self, name: str) -> arrays.Header:
-        """Read and check the header of an array that must exist and may hold text."""
-        header = self.read_header(name, text=True)
+    def open_array(
+        self, name: str, *, text: bool = False, missing_chunks: str = "error"
+    ) -> tuple[arrays.Header, zarr.Array[Any]] | None:
+        """Open an array for reading; None if there is none. `text` as in `read_header`."""
+        header = self.read_header(name, text=text)
         if header is None:
-            raise StorageError(f"{self.place} has no array {name!r}; it holds {self.array_names()}")
-        return header
-
-    def open_array(self, name: str, header: arrays.Header, missing_chunks: str = "error") -> zarr.Array[Any]:
-        """Open an array for reading."""
+            return None
         path, label = self.prefix + name, self.label(name)
-        return arrays.open_array(self._bound_store, path, header, label=label, missing_chunks=missing_chunks)
+        return header, arrays.open_array(
+            self._bound_store, path, header, label=label, missing_chunks=missing_chunks
+        )
+
+    def require_array(
+        self, name: str, missing_chunks: str = "error"
+    ) -> tuple[arrays.Header, zarr.Array[Any]]:
+        """Open an array that must exist and may hold text."""
+        found = self.open_array(name, text=True, missing_chunks=missing_chunks)
+        if found is None:
+            raise StorageError(f"{self.place} has no array {name!r}; it holds {self.array_names()}")
+        return found
+
+    def list_arrays(self) -> list[str]:
+        """Return the sorted names of all arrays; raises StorageError if they cannot be listed."""
+        with locations.reaching(f"the arrays of {self.place} cannot be listed"):
+            return sorted(zarr.open_group(self.store, path=self.root, mode="r").array_keys())
 
     def array_names(self) -> str:
         """Return the arrays' names, as words for an error."""
-        try:
-            names = sorted(self.group.array_keys())
-        except Exception as error:
-            return f"arrays that cannot be listed ({locations.explain(error)})"
+        names = self.list_arrays()
         shown = ", ".join(repr(name) for name in names[:10])
         return f"the arrays {shown}{', …' if len(names) > 10 else ''}" if names else "no arrays"
 
@@ -214,7 +235,7 @@ def find_group(
     location = locations.parse_location(url)
     check_existing(location)
     found = partial(StoredGroup, place=str(location), url=location.url, unfinished=unfinished)
-    if repositories.is_versioned(location):
+    if locations.is_versioned(location):
         store, snapshot, digest = repositories.open_snapshot(location, version)
         return found(store, version=snapshot, sha256=digest)
     if version is not None:
@@ -222,13 +243,15 @@ def find_group(
             f"{location} keeps no versions, and version {version!r} was asked for; `rff-dist data convert` "
             "makes a versioned dataset of it"
         )
-    folder = output_places.resolve(location)
-    return found(
-        locations.open_store(folder, read_only=True),
-        process=os.getpid() if location.scheme == "memory" else None,
-        generation=folder.url if location.is_remote else None,
-        files=describe_files(location.path) if location.is_local else None,
-    )
+    if location.is_local:
+        files = describe_files(location.path)
+        return found(locations.open_store(location, read_only=True), files=files)
+    if not location.is_remote:
+        return found(locations.open_store(location, read_only=True), process=os.getpid())
+    content = locations.read_file(location, _FILE)
+    current = content and documents.generations_of(_FILE, content)[0]
+    folder = location.child(current) if isinstance(current, str) and current else location
+    return found(locations.open_store(folder, read_only=True), generation=folder.url)
 
 
 def check_existing(location: locations.Location) -> None:
@@ -251,7 +274,7 @@ def check_existing(location: locations.Location) -> None:
 
 def require_versions(location: locations.Location) -> None:
     """Raise a StorageError that says what is at `location`, if that is not a versioned dataset."""
-    if not repositories.is_versioned(location):
+    if not locations.is_versioned(location):
         check_existing(location)
         raise StorageError(
             f"{location} is plain Zarr, which keeps no versions and is written once; expected a versioned "
@@ -259,9 +282,8 @@ def require_versions(location: locations.Location) -> None:
         )
 
 
-def _open_group(store: Store, root: str, place: str) -> zarr.Group:
-    """Open a Zarr group, finished or not; raise a StorageError that says what is there instead."""
-    prefix = f"{root}/" if root else ""
+def _read_attributes(store: Store, prefix: str, place: str) -> dict[str, Any]:
+    """Read and check a group's attributes; raise a StorageError that says what is there instead."""
     # Each name is a request to an object store, so the search ends with the first one that is there.
     for name in ("zarr.json", ".zgroup", ".zarray"):
         if (content := locations.read_bytes(store, prefix + name, where=place)) is not None:
@@ -270,28 +292,22 @@ def _open_group(store: Store, root: str, place: str) -> zarr.Group:
         raise StorageError(
             f"{place} holds no Zarr metadata (zarr.json or .zgroup); expected a Zarr group with an array X"
         )
-    zarr_format: Literal[2, 3] = 3 if name == "zarr.json" else 2
     try:
-        if zarr_format == 3:
-            check_group(content, place)
-        return zarr.open_group(store, path=root, mode="r", zarr_format=zarr_format)
+        document = documents.load_json(content)
+        if name == ".zgroup":  # format 2
+            content = locations.read_bytes(store, f"{prefix}.zattrs", where=place)
+            document = {**document, "attributes": documents.load_json(content or b"{}")}
+        if name == ".zarray" or document.get("node_type") == "array":
+            parent, _, name = place.rstrip("/").rpartition("/")
+            raise StorageError(f"it is a Zarr array; expected its group. Open {parent} with x={name!r}")
+        if document["zarr_format"] not in (2, 3):
+            raise StorageError(f"Zarr format {str(document['zarr_format'])[:20]}; expected 2 or 3")
+        check_group(document, place)
+        return dict(document.get("attributes", {}))
     except (IntegrityError, VersionError):
         raise
     except Exception as error:
-        if is_array(store, root):
-            parent, _, name = place.rstrip("/").rpartition("/")
-            raise StorageError(
-                f"{place} is a Zarr array; expected the group that holds it. Open {parent} with x={name!r}"
-            ) from error
         raise StorageError(f"{place} cannot be opened as a Zarr group: {locations.explain(error)}") from error
-
-
-def is_array(store: Store, path: str) -> bool:
-    """Return whether there is a readable array at `path`."""
-    try:
-        return arrays.read_header(store, path, label=path) is not None
-    except StorageError:
-        return False
 
 
 def header_of(array: zarr.Array[Any], name: str, *, text: bool = False) -> tuple[arrays.Header, str]:
@@ -379,9 +395,8 @@ def complete(
         raise documents.overtaken(place)
 
 
-def check_group(content: bytes, place: str) -> None:
+def check_group(document: Facts, place: str) -> None:
     """Check a group's metadata against the digest in its manifest, if it has one; raises IntegrityError."""
-    document = documents.load_json(content)
     manifest = documents.manifest_of(document.get("attributes"))
     version = manifest.get("format_version")
     if type(version) is int and version > FORMAT_VERSION:
@@ -394,38 +409,6 @@ def check_group(content: bytes, place: str) -> None:
             f"the metadata of {place} ({_FILE}) are not as they were written; restore them from a copy, or "
             "write the dataset again"
         )
-
-
-def check_array(header: arrays.Header | None, attributes: Facts, name: str, label: str) -> None:
-    """Check an array's header (None if there is no array) against its group's manifest.
-
-    Raises IntegrityError if they differ.
-    """
-    manifest = documents.manifest_of(attributes)
-    if documents.is_pointer(attributes):  # to a newer generation, which has replaced this one's manifest
-        return
-    parts = manifest.get(_PARTS, {})
-    part = parts.get(name) if isinstance(parts, Mapping) else None
-    expected = None if part is None else part["metadata"]
-    # Without mark and entry it is an array of another program, which nothing binds.
-    digest = None if header is None or (part is None and not header.marked) else header.digest
-    if digest != expected:
-        raise IntegrityError(
-            f"the metadata of {label} or of its group are not as they were written; restore them from a "
-            "copy, or write the dataset again"
-        )
-
-
-def bound_names(attributes: Facts) -> set[str]:
-    """Return the names of the arrays that a group's manifest binds."""
-    return set(documents.manifest_of(attributes).get(_PARTS, {}))
-
-
-def bound_store(store: Store, prefix: str, attributes: Facts) -> Store:
-    """Return a store that compares each chunk with its place's checksum; `store` itself if none is known."""
-    parts = documents.manifest_of(attributes).get(_PARTS, {})
-    sums = {f"{prefix}{name}/c/": _unpacked(part["crc32c"]) for name, part in parts.items()}
-    return arrays.CheckedStore(store, partial(_check_place, sums)) if sums else store
 
 
 class WrongChunkError(IntegrityError):

@@ -379,6 +379,14 @@ def hidden_beside(location: Location, kind: str) -> Location:
     return Location(location.scheme, f"{parent}{separator}.{name}.{kind}-{uuid.uuid4().hex[:12]}")
 
 
+def is_versioned(location: Location) -> bool:
+    """Return whether a versioned dataset, an Icechunk repository, is at `location`."""
+    if location.is_local:
+        path = Path(location.path)
+        return (path / REPOSITORY_FILE).is_file() and (path / "snapshots").is_dir()
+    return location.is_remote and holds(location, REPOSITORY_FILE)
+
+
 def stored_bytes(store: Store, path: str, label: str) -> int:
     """Return how many bytes are stored below a path; raises StorageError if the store is away."""
     with reaching(f"{label} cannot be measured"):

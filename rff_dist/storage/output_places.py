@@ -31,7 +31,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TextIO, TypeGuard
+from typing import Any, Self, TextIO
 
 import zarr
 from zarr.abc.store import Store
@@ -45,9 +45,8 @@ from rff_dist.typing import Facts
 logger = logging.getLogger(__name__)
 
 _FILE = "zarr.json"
-_GENERATION = re.compile(r"generation-[0-9a-f]{32}")
 # What a killed writer of a model, or of a repository, leaves in an object store before anything leads to it.
-_LEFT = re.compile(rf"{_GENERATION.pattern}|{'|'.join(repositories.FOLDERS)}")
+_LEFT = re.compile(rf"{documents.GENERATION.pattern}|{'|'.join(repositories.FOLDERS)}")
 # Files that lead to an output; "" is an output that is a single object.
 _LEADING = ("", locations.POINTER_FILE, locations.RECORD_FILE, _FILE)
 _DRAINED_S = 60.0  # by then a request to an object store is given up
@@ -82,7 +81,7 @@ def check_output(
     if location.is_local:
         for parent in Path(location.path).parents:
             above = locations.Location("file", str(parent))
-            if repositories.is_versioned(above) or any(
+            if locations.is_versioned(above) or any(
                 locations.holds(above, name) for name in locations.NODE_FILES
             ):
                 raise StorageError(
@@ -136,15 +135,8 @@ def is_unfinished(location: locations.Location) -> bool:
         return False
     content = locations.read_file(location, _FILE)
     if content is None:
-        return repositories.is_versioned(location) and repositories.is_empty(location)
-    return _manifest(content).get("state") == "writing"
-
-
-def _manifest(content: bytes) -> Facts:
-    """Return the manifest in a group's metadata; errors in these are left to whoever opens the group."""
-    with suppress(StorageError):
-        return documents.manifest_of(documents.load_json(content).get("attributes"))
-    return {}
+        return locations.is_versioned(location) and repositories.is_empty(location)
+    return documents.manifest_in(content).get("state") == "writing"
 
 
 def _refuse_others_objects(location: locations.Location) -> None:
@@ -293,7 +285,9 @@ class Place:
             _swap(self.staged, self.location, overwrite=self.overwrite)
             _note(self.location, self.file)
             return
-        current, previous = (None, None) if self.before is None else _generations(self.file, self.before)
+        current, previous = None, None
+        if self.before is not None:
+            current, previous = documents.generations_of(self.file, self.before.content)
         content = (document or _pointer)(self.generation, current)
         store = locations.open_store(self.location, read_only=False)
         publish_bytes(self.location, store, self.file, content, expected=self.before)
@@ -309,45 +303,13 @@ class Place:
             discard(self.staged)
 
 
-def resolve(location: locations.Location) -> locations.Location:
-    """Return the folder that holds the arrays of the dataset at `location`: its current generation.
-
-    Raises StorageError if the store does not answer.
-    """
-    if not location.is_remote:
-        return location
-    store = locations.open_store(location, read_only=True)
-    found = documents.read_tagged(store, _FILE, where=location)
-    current = None if found is None else _generations(_FILE, found)[0]
-    return location.child(current) if current else location
-
-
-def _generations(file: str, found: documents.Tagged) -> tuple[str | None, str | None]:
-    """Return the names of the generation that a file leads to, and of the one before.
-
-    "" is a dataset that was written in its place.
-    """
-    facts: Facts = {}
-    with suppress(StorageError):  # Nothing names the arrays of a damaged record any more.
-        facts = _manifest(found.content) if file == _FILE else documents.load_json(found.content)
-    current, previous = facts.get("generation"), facts.get("previous")
-    if not is_generation(current):
-        return ("" if file == _FILE else None), None
-    return current, previous if previous == "" or is_generation(previous) else None
-
-
-def is_generation(name: object) -> TypeGuard[str]:
-    """Return whether a name is one of a generation's folder, which lies below its output."""
-    return isinstance(name, str) and _GENERATION.fullmatch(name) is not None
-
-
 def _remove(location: locations.Location, name: str) -> None:
     """Remove a generation; "" is the dataset that was written in its place."""
     if name:
         discard(location.child(name))
         return
     for member in locations.list_names(location):
-        if member != _FILE and not _GENERATION.fullmatch(member):
+        if member != _FILE and not documents.is_generation(member):
             discard(location.child(member))
 
 

@@ -276,7 +276,7 @@ def _parse_document(content: bytes, location: locations.Location) -> dict[str, A
     generation = document.get("generation")
     unsafe = [name for name in document["arrays"] if not _NAME.fullmatch(name)]
     # The digest guards against accidents, not against malicious authors: names must not leave the folder.
-    if unsafe or not output_places.is_generation(generation):
+    if unsafe or not documents.is_generation(generation):
         raise UnsafeModelError(f"{where} names arrays outside the model: {generation!r} {unsafe[:3]}")
     return document
 

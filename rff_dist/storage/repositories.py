@@ -130,16 +130,6 @@ class Change:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def is_versioned(location: locations.Location) -> bool:
-    """Return whether a versioned dataset is at `location`."""
-    if location.is_local:
-        path = Path(location.path)
-        return (path / locations.REPOSITORY_FILE).is_file() and (path / "snapshots").is_dir()
-    if not location.is_remote:
-        return False
-    return locations.read_file(location, locations.REPOSITORY_FILE) is not None
-
-
 def is_empty(location: locations.Location) -> bool:
     """Return whether a repository was created, but nothing was ever committed to it."""
     with _errors(f"{location} cannot be read"):

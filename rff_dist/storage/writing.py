@@ -13,13 +13,14 @@ import numpy as np
 import zarr
 from zarr.core.sync import sync
 
-from rff_dist.data import memory
+from rff_dist.data import memory, row_batches
 from rff_dist.data.blocks import Block, cut_blocks
-from rff_dist.data.columns import TEXT, Column, check_values, is_text
+from rff_dist.data.columns import Column, is_text
+from rff_dist.data.row_batches import RowBatch
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import datasets, documents, locations, output_places, repositories
-from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, native, read_rows
-from rff_dist.storage.columns import ID, as_column
+from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, read_rows
+from rff_dist.storage.columns import as_column
 from rff_dist.storage.groups import complete
 from rff_dist.storage.loads import describe_loads, with_load
 from rff_dist.typing import Facts
@@ -28,8 +29,6 @@ MAX_CHUNK_ROWS = 2**16
 MAX_CHUNKS = 2**31  # along the rows, since Icechunk counts them in 32 bits
 
 type Progress = Callable[[int, int | None], None]
-type ColumnNames = tuple[Sequence[str] | None, Sequence[str] | None]  # of X and y
-type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +121,8 @@ def write_dataset(
         If `chunk_rows` is not an integer of at least 1.
     """
     batches, n_samples = read_source(X, y, sample_weight, groups)
-    feature_names = column_names(X) if feature_names is None else feature_names
-    target_names = column_names(y) if target_names is None else target_names
+    feature_names = row_batches.column_names(X) if feature_names is None else feature_names
+    target_names = row_batches.column_names(y) if target_names is None else target_names
     return write_batches(
         locations.parse_location(url),
         batches,
@@ -157,7 +156,7 @@ def write_batches(
     batches: Iterable[RowBatch],
     *,
     n_samples: int | None,
-    names: ColumnNames,
+    names: row_batches.ColumnNames,
     attributes: Facts,
     how: Writing,
     inputs: Sequence[locations.Location] = (),
@@ -198,7 +197,7 @@ def _new_group(
 
     Yields the group, and the change to commit if versions are kept.
     """
-    if repositories.is_versioned(location):
+    if locations.is_versioned(location):
         with repositories.changing(location) as change:  # Readers keep the snapshot that they opened.
             if not how.overwrite:
                 _refuse_commits(location)
@@ -303,7 +302,7 @@ class RowBuffer:
                     f"batch at row {self.n_samples}: {array.path} has shape {value.shape}; expected "
                     f"{(n_rows, *array.shape[1:])}"
                 )
-            if not can_hold(array.dtype, value.dtype):
+            if not row_batches.can_hold(array.dtype, value.dtype):
                 raise DataError(
                     f"batch at row {self.n_samples}: {array.path} is {value.dtype} after {array.dtype}, "
                     "which would lose digits; convert all batches to one dtype"
@@ -342,7 +341,7 @@ def _fill(group: zarr.Group, batches: Iterable[RowBatch], n_samples: int | None,
     """Write batches as arrays of a group, and return the buffer that wrote them."""
     buffer: RowBuffer | None = None
     for batch in batches:
-        parts = name_parts(batch, 0 if buffer is None else buffer.n_samples)
+        parts = row_batches.name_parts(batch, 0 if buffer is None else buffer.n_samples)
         if buffer is None:
             buffer = RowBuffer.create(group, parts, n_samples, how.chunk_rows)
         buffer.add(parts)
@@ -354,7 +353,12 @@ def _fill(group: zarr.Group, batches: Iterable[RowBatch], n_samples: int | None,
 
 
 def _bind(
-    location: locations.Location, buffer: RowBuffer, names: ColumnNames, attributes: Facts, *, versioned: bool
+    location: locations.Location,
+    buffer: RowBuffer,
+    names: row_batches.ColumnNames,
+    attributes: Facts,
+    *,
+    versioned: bool,
 ) -> str:
     """Finish the arrays of `location`, write attributes and manifest, and return the digest of all values."""
     digest, stored = buffer.finish(), dict(attributes)
@@ -381,74 +385,6 @@ def _bind(
     return digest
 
 
-def can_hold(stored: np.dtype[Any], values: np.dtype[Any]) -> bool:
-    """Equivalent to `numpy.can_cast(values, stored)` for numbers; text and numbers do not hold each other."""
-    if is_text(stored) or is_text(values):
-        return is_text(stored) and is_text(values)
-    return np.can_cast(values, stored, "safe")
-
-
-def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
-    """Check a batch's arrays and return them by name: y as float64 or labels, weights as float64."""
-    parts = batch if isinstance(batch, tuple) else (batch,)
-    if len(parts) > 5:
-        raise DataError(
-            f"a batch of {len(parts)} arrays at row {first_row}; expected at most 5: "
-            "(X, y, sample_weight, groups, id)"
-        )
-    return {
-        name: prepare(np.asarray(part), first_row)
-        for (name, prepare), part in zip(_PREPARE.items(), parts, strict=False)
-        if part is not None
-    }
-
-
-def _as_inputs(values: np.ndarray, _: int) -> np.ndarray:
-    memory.require_numbers("X", values)
-    if values.ndim != 2:
-        raise DataError(f"X has shape {values.shape}; expected 2 axes (n_samples, n_features)")
-    memory.require_columns(values.shape, "X")
-    return native(values)
-
-
-def _as_targets(values: np.ndarray, first_row: int) -> np.ndarray:
-    if values.ndim == 1 and values.dtype.kind in "biuUTO":
-        return _as_labels(values, "y", first_row)
-    memory.require_numbers("y", values)
-    if values.ndim not in (1, 2):
-        raise DataError(f"y has shape {values.shape}; expected (n_samples,) or (n_samples, n_targets)")
-    return values.astype(np.float64, copy=False)
-
-
-def _as_weights(values: np.ndarray, _: int) -> np.ndarray:
-    memory.require_numbers("sample_weight", values)
-    if values.ndim != 1:
-        raise DataError(f"sample_weight has shape {values.shape}; expected weights of 1 axis")
-    return values.astype(np.float64)
-
-
-def _as_groups(values: np.ndarray, first_row: int) -> np.ndarray:
-    groups = _as_labels(values, "groups", first_row)
-    return groups.astype(np.int64) if groups.dtype.kind == "f" else groups
-
-
-def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
-    """Return integers, booleans or text, text with variable width, since later batches may be wider."""
-    if values.ndim != 1:
-        raise DataError(f"{name} has shape {values.shape}; expected one value a row, shape (n_samples,)")
-    labels = check_values(values, name, np.arange(first_row, first_row + len(values)))
-    return labels.astype(TEXT) if is_text(labels.dtype) else labels
-
-
-# In the order of a batch's parts.
-_PREPARE: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
-    "X": _as_inputs,
-    "y": _as_targets,
-    "sample_weight": _as_weights,
-    "groups": _as_groups,
-    ID: lambda values, first_row: _as_labels(values, "the ids", first_row),
-}
-
 # -- turn what `write_dataset` is given into batches -----------------------------------------------
 
 
@@ -469,8 +405,8 @@ def read_source(
     for name, part in (("sample_weight", sample_weight), ("groups", groups)):
         if y is None and part is not None:
             raise DataError(f"{name} is given without y; only training rows have it. Give y too")
-    if _is_lazy(X):
-        return _lazy_batches([X, y, sample_weight, groups, ids]), None
+    if row_batches.is_lazy(X):
+        return row_batches.lazy_batches([X, y, sample_weight, groups, ids]), None
     labels = {"y": y if _holds_labels(y) else None, "groups": groups, "ids": ids}
     columns = {name: as_column(part, name=name) for name, part in labels.items() if part is not None}
     y = None if "y" in columns else y
@@ -498,15 +434,6 @@ def _holds_labels(y: Any) -> bool:
     return values.ndim == 1 and values.dtype.kind in "biuUTO"
 
 
-def column_names(values: Any) -> list[str] | None:
-    """Return the column names of a frame or a series; None for other values, or if a name is not text."""
-    # A Dask array has a `name` too, but it names the array's graph.
-    if not hasattr(values, "columns") and not (hasattr(values, "name") and hasattr(values, "to_frame")):
-        return None
-    names = list(values.columns) if hasattr(values, "columns") else [values.name]
-    return [str(name) for name in names] if all(isinstance(name, str) for name in names) else None
-
-
 def _stored_batches(
     dataset: datasets.ZarrDataset | memory.ArrayDataset, columns: Mapping[str, Column]
 ) -> Iterator[RowBatch]:
@@ -516,44 +443,3 @@ def _stored_batches(
         y = read.y if read.y is None or not dataset.one_dimensional else read.y[:, 0]
         labels = {name: column.read(block) for name, column in columns.items()}
         yield read.X, labels.get("y", y), read.sample_weight, labels.get("groups"), labels.get("ids")
-
-
-def _lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
-    """Compute a Dask collection one block of rows at a time, with the matching rows of the other parts."""
-    n_blocks = _row_blocks(parts[0])
-    for name, part in zip(("y", "sample_weight", "groups", "ids"), parts[1:], strict=True):
-        if _is_lazy(part) and _row_blocks(part) != n_blocks:
-            raise DataError(
-                f"X has {n_blocks} blocks of rows and {name} {_row_blocks(part)}; "
-                "expected as many. Rechunk them alike"
-            )
-    start = 0
-    whole = [part if part is None or _is_lazy(part) else np.asarray(part) for part in parts]
-    for i in range(n_blocks):
-        X = np.asarray(_block(whole[0], i))
-        rows = slice(start, start + len(X))
-        yield X, *(None if part is None else _rows(part, i, rows) for part in whole[1:])
-        start = rows.stop
-    lengths = [start if _is_lazy(part) else len(part) for part in whole if part is not None]
-    if len(set(lengths)) > 1:
-        raise DataError(
-            f"Found input variables with inconsistent numbers of samples: {lengths}; "
-            "give as many rows of each"
-        )
-
-
-def _is_lazy(part: Any) -> bool:
-    return hasattr(part, "__dask_graph__")
-
-
-def _rows(part: Any, i: int, rows: slice) -> np.ndarray:
-    return np.asarray(_block(part, i)) if _is_lazy(part) else part[rows]
-
-
-def _row_blocks(collection: Any) -> int:
-    return int(collection.numblocks[0] if hasattr(collection, "numblocks") else collection.npartitions)
-
-
-def _block(collection: Any, i: int) -> Any:
-    blocks = collection.blocks if hasattr(collection, "blocks") else collection.partitions
-    return blocks[i].compute()

@@ -28,10 +28,9 @@ from rff_dist.storage import appending
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import convert_dataset, replace_rows
 from rff_dist.storage.datasets import open_dataset, read_arrays
-from rff_dist.storage.locations import exists, parse_location
+from rff_dist.storage.locations import exists, is_versioned, parse_location
 from rff_dist.storage.output_places import is_unfinished
 from rff_dist.storage.records import read_record, write_record
-from rff_dist.storage.repositories import is_versioned
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import refresh
 from rff_dist.workbench.jobs.places import Source

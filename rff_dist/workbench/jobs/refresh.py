@@ -26,7 +26,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
 from rff_dist.features import nystrom
 from rff_dist.fitting.plan import Sums, check_plan
-from rff_dist.living import differences, new_rows
+from rff_dist.living import differences, new_rows, windows
 from rff_dist.living import drift as drifts
 from rff_dist.living import gate as gates
 from rff_dist.living import update as updates
@@ -34,7 +34,7 @@ from rff_dist.living.new_rows import NewRows, Refusal
 from rff_dist.models import versions
 from rff_dist.ridge import models
 from rff_dist.statistics import moments, ridge_statistics
-from rff_dist.storage import datasets, documents, loads, locations, output_places, records
+from rff_dist.storage import datasets, documents, locations, output_places, records
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import specs, steps
@@ -304,7 +304,7 @@ def publish_update(
         lineage: Summary = {
             "added": [list(ends) for ends in rows.ranges],
             "n_seen": rows.n_after,
-            **({} if rows.window == loads.ALL_ROWS else {"window": rows.window}),
+            **({} if rows.window == windows.ALL_ROWS else {"window": rows.window}),
             **({"half_life": rows.fading.half_life} if rows.fading.halvings else {}),
             "drifted": drift is not None and drift.drifted,
         }
@@ -344,7 +344,7 @@ def _why_left_out(refusals: Sequence[Refusal], start: int, stop: int) -> str:
 
 def _why_nothing(rows: NewRows, record: Summary) -> str:
     which = "rows of the data" if not rows.start else "rows that count"
-    which = which if rows.window == loads.ALL_ROWS else f"rows of the window {rows.window}"
+    which = which if rows.window == windows.ALL_ROWS else f"rows of the window {rows.window}"
     reason = f"the model holds all {rows.n_after - rows.start:,} {which}"
     if rows.left_out:
         left_out = zip(rows.left_out, record["left_out_because"], strict=True)

@@ -215,7 +215,7 @@ class Update:
 
     def __post_init__(self) -> None:
         if self.window is not None or self.half_life is not None:
-            from rff_dist.storage.loads import ALL_ROWS, NO_HALF_LIFE, HalfLife, Window
+            from rff_dist.living.windows import ALL_ROWS, NO_HALF_LIFE, HalfLife, Window
 
             Window.parse(ALL_ROWS if self.window is None else self.window)
             HalfLife.parse(NO_HALF_LIFE if self.half_life is None else self.half_life)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist.data import row_batches
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import appending, datasets, documents, groups, locations, output_places, writing
@@ -102,7 +103,7 @@ def _warn(
 
 def _rows(
     url: str, parts: Iterator[Mapping[str, np.ndarray]], is_test: _IsTest, wanted: bool
-) -> Iterator[writing.RowBatch]:
+) -> Iterator[row_batches.RowBatch]:
     start, n_rows = 0, 0
     for part in parts:
         rows = np.flatnonzero(is_test(part, start) == wanted)

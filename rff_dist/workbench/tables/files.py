@@ -18,7 +18,7 @@ from pyarrow import compute
 
 from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes import tables
-from rff_dist.storage import appending, locations, repositories
+from rff_dist.storage import appending, locations
 from rff_dist.typing import PathLike
 from rff_dist.workbench.tables import array_files, csv_files
 
@@ -179,7 +179,7 @@ def _table_format(folder: locations.Location) -> str | None:
 def _find_local(location: locations.Location, may_be_none: bool) -> list[File]:
     path = Path(location.path)
     if path.is_dir() and (
-        repositories.is_versioned(location) or any((path / name).exists() for name in locations.NODE_FILES)
+        locations.is_versioned(location) or any((path / name).exists() for name in locations.NODE_FILES)
     ):
         parts = [member.stat() for member in path.rglob("*")]
         stamp = f"{len(parts)}-{max(part.st_mtime_ns for part in parts)}"

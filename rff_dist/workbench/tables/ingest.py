@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 
+from rff_dist.data import row_batches
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes
@@ -34,7 +35,7 @@ PARTS = "parts"
 _log = logging.getLogger(__name__)
 
 type Sources = PathLike | Sequence[PathLike] | queries.Query
-type _Rows = Iterator[writing.RowBatch]
+type _Rows = Iterator[row_batches.RowBatch]
 type _Batches = Callable[[Journal, RowSelection | None], _Rows]
 type _Reading = tuple[TablePlan, int | None, _Batches]
 

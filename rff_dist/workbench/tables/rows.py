@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow
 
-from rff_dist.data import folding, memory
+from rff_dist.data import folding, memory, row_batches
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import tables
-from rff_dist.storage import appending, writing
+from rff_dist.storage import appending
 from rff_dist.workbench.tables import learn
 from rff_dist.workbench.tables.roles import TablePlan, check_column
 
@@ -114,7 +114,7 @@ class Journal:
 
 def read_tables(
     opened: Sequence[Input], plan: TablePlan, journal: Journal, selection: RowSelection | None
-) -> Iterator[writing.RowBatch]:
+) -> Iterator[row_batches.RowBatch]:
     """Yield the rows of inputs as arrays: X, y, weights, groups and ids.
 
     Raises DataError, which names row and column, if a value cannot be used, unless such rows are dropped.

@@ -25,12 +25,11 @@ from rff_dist.storage.appending import append_dataset, editing
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.corrections import convert_dataset, delete_rows, replace_rows
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.locations import parse_location
+from rff_dist.storage.locations import is_versioned, parse_location
 from rff_dist.storage.repositories import (
     changed_chunks,
     expire,
     find_snapshot,
-    is_versioned,
     read_history,
     roll_back,
     tag_snapshot,

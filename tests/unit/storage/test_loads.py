@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rff_dist.errors import InvalidParameterError
+from rff_dist.living.windows import HalfLife, Window
 from rff_dist.storage import loads as loads_module
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.loads import (
-    HalfLife,
     Load,
-    Window,
     describe_loads,
     read_loads,
     with_load,

@@ -1,0 +1,138 @@
+"""Batches of rows to be stored: what each array must be, and the batches of Dask collections."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from rff_dist.data import columns, memory
+from rff_dist.errors import DataError
+
+ID = "id"  # the array of the rows' ids, which are written next to their predictions
+
+type ColumnNames = tuple[Sequence[str] | None, Sequence[str] | None]  # of X and y
+#: X, or up to (X, y, sample_weight, groups, id), where all but X may be None.
+type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
+
+
+def can_hold(stored: np.dtype[Any], values: np.dtype[Any]) -> bool:
+    """Equivalent to `numpy.can_cast(values, stored)` for numbers; text and numbers do not hold each other."""
+    if columns.is_text(stored) or columns.is_text(values):
+        return columns.is_text(stored) and columns.is_text(values)
+    return np.can_cast(values, stored, "safe")
+
+
+def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
+    """Check a batch's arrays and return them by name: y as float64 or labels, weights as float64."""
+    parts = batch if isinstance(batch, tuple) else (batch,)
+    if len(parts) > 5:
+        raise DataError(
+            f"a batch of {len(parts)} arrays at row {first_row}; expected at most 5: "
+            "(X, y, sample_weight, groups, id)"
+        )
+    return {
+        name: prepare(np.asarray(part), first_row)
+        for (name, prepare), part in zip(_PREPARE.items(), parts, strict=False)
+        if part is not None
+    }
+
+
+def _as_inputs(values: np.ndarray, _: int) -> np.ndarray:
+    memory.require_numbers("X", values)
+    if values.ndim != 2:
+        raise DataError(f"X has shape {values.shape}; expected 2 axes (n_samples, n_features)")
+    memory.require_columns(values.shape, "X")
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+def _as_targets(values: np.ndarray, first_row: int) -> np.ndarray:
+    if values.ndim == 1 and values.dtype.kind in "biuUTO":
+        return _as_labels(values, "y", first_row)
+    memory.require_numbers("y", values)
+    if values.ndim not in (1, 2):
+        raise DataError(f"y has shape {values.shape}; expected (n_samples,) or (n_samples, n_targets)")
+    return values.astype(np.float64, copy=False)
+
+
+def _as_weights(values: np.ndarray, _: int) -> np.ndarray:
+    memory.require_numbers("sample_weight", values)
+    if values.ndim != 1:
+        raise DataError(f"sample_weight has shape {values.shape}; expected weights of 1 axis")
+    return values.astype(np.float64)
+
+
+def _as_groups(values: np.ndarray, first_row: int) -> np.ndarray:
+    groups = _as_labels(values, "groups", first_row)
+    return groups.astype(np.int64) if groups.dtype.kind == "f" else groups
+
+
+def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
+    """Return integers, booleans or text, text with variable width, since later batches may be wider."""
+    if values.ndim != 1:
+        raise DataError(f"{name} has shape {values.shape}; expected one value a row, shape (n_samples,)")
+    labels = columns.check_values(values, name, np.arange(first_row, first_row + len(values)))
+    return labels.astype(columns.TEXT) if columns.is_text(labels.dtype) else labels
+
+
+# In the order of a batch's parts.
+_PREPARE: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "X": _as_inputs,
+    "y": _as_targets,
+    "sample_weight": _as_weights,
+    "groups": _as_groups,
+    ID: lambda values, first_row: _as_labels(values, "the ids", first_row),
+}
+
+
+def column_names(values: Any) -> list[str] | None:
+    """Return the column names of a frame or a series; None for other values, or if a name is not text."""
+    # A Dask array has a `name` too, but it names the array's graph.
+    if not hasattr(values, "columns") and not (hasattr(values, "name") and hasattr(values, "to_frame")):
+        return None
+    names = list(values.columns) if hasattr(values, "columns") else [values.name]
+    return [str(name) for name in names] if all(isinstance(name, str) for name in names) else None
+
+
+# -- Dask collections ------------------------------------------------------------------------------
+
+
+def lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
+    """Compute a Dask collection one block of rows at a time, with the matching rows of the other parts."""
+    n_blocks = _row_blocks(parts[0])
+    for name, part in zip(("y", "sample_weight", "groups", "ids"), parts[1:], strict=True):
+        if is_lazy(part) and _row_blocks(part) != n_blocks:
+            raise DataError(
+                f"X has {n_blocks} blocks of rows and {name} {_row_blocks(part)}; "
+                "expected as many. Rechunk them alike"
+            )
+    start = 0
+    whole = [part if part is None or is_lazy(part) else np.asarray(part) for part in parts]
+    for i in range(n_blocks):
+        X = np.asarray(_block(whole[0], i))
+        rows = slice(start, start + len(X))
+        yield X, *(None if part is None else _rows(part, i, rows) for part in whole[1:])
+        start = rows.stop
+    lengths = [start if is_lazy(part) else len(part) for part in whole if part is not None]
+    if len(set(lengths)) > 1:
+        raise DataError(
+            f"Found input variables with inconsistent numbers of samples: {lengths}; "
+            "give as many rows of each"
+        )
+
+
+def is_lazy(part: Any) -> bool:
+    """Return whether an array is a Dask collection."""
+    return hasattr(part, "__dask_graph__")
+
+
+def _rows(part: Any, i: int, rows: slice) -> np.ndarray:
+    return np.asarray(_block(part, i)) if is_lazy(part) else part[rows]
+
+
+def _row_blocks(collection: Any) -> int:
+    return int(collection.numblocks[0] if hasattr(collection, "numblocks") else collection.npartitions)
+
+
+def _block(collection: Any, i: int) -> Any:
+    blocks = collection.blocks if hasattr(collection, "blocks") else collection.partitions
+    return blocks[i].compute()
