@@ -163,6 +163,7 @@ class FeatureEstimator(RowsEstimator):
     """
 
     _: KW_ONLY
+    # scikit-learn's clone wants parameters back as they were given, so nothing is checked before `fit`
     kernel: str | base.Kernel = "gaussian"
     length_scale: Any = "auto"
     n_components: Any = "auto"
@@ -173,6 +174,7 @@ class FeatureEstimator(RowsEstimator):
     random_state: Any = None
     engine: protocol.Engine | None = None
     verbose: int = 0
+    # without a default: that it is missing from vars() is how scikit-learn learns that nothing is fitted
     _fitted: Any = field(init=False)
 
     @property
@@ -281,6 +283,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         before = {} if self._times is None else self._times.seconds
         with self._passes(dataset, clock) as engine:
             added = passes.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
+        # nothing is solved here, so that many calls of partial_fit pay for one solution
         self._pending = self.statistics_ + added
         assert self._times is not None  # of this call; what is shown is of all of them
         now = self._times.seconds

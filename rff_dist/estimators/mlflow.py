@@ -71,6 +71,7 @@ def _flavour(model: kinds.AnyModel, folder: Path) -> dict[str, Any]:
     return {
         "loader_module": __name__,
         "data_path": str(folder / "model"),
+        # the version that wrote the model, as another one may refuse its format
         "pip_requirements": [f"rff_dist{extra}=={version('rff_dist')}"],
     }
 
