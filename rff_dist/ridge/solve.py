@@ -33,7 +33,7 @@ class Solved:
     `cross_validation`: the table of k-fold errors.
     `choice`: the entry of that table that was taken.
     `leave_one_out`: the path of alpha by PRESS.
-    `doubts`: what speaks against an alpha that was chosen by leaving out each of few rows.
+    `doubts`: reasons to doubt an alpha that was chosen by leaving out each of few rows.
     """
 
     solution: RidgeSolution
