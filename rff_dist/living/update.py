@@ -174,6 +174,7 @@ def accumulate_new_rows(
         gone, come = changes
         statistics = model.summed
         for change in gone:
+            # subtracted with the weights that they have in the sums, hence before these are halved as a whole
             statistics = statistics - summed(change, faded.halvings, change.age - halved)
         statistics = statistics.reweighted(-halved, fading.halvings)
     for change in come:
@@ -266,6 +267,7 @@ def _touched(pieces: Ranges, changed: Ranges) -> list[differences.Range]:
     """Return the pieces that have rows of `changed`; both are ascending."""
     starts = [start for start, _ in changed]
     stops = [stop for _, stop in changed]
+    # ranges that start before b, less those that stop at a or before it: what is left overlaps [a, b)
     return [(a, b) for a, b in pieces if bisect.bisect_left(starts, b) > bisect.bisect_right(stops, a)]
 
 
