@@ -148,6 +148,7 @@ class OneHot:
         marks = np.zeros((len(places), len(self.levels) + 1))
         marks[np.arange(len(places)), places] = 1.0
         marks[missing] = np.nan
+        # the last column collects unknown levels; of two levels the first is 1 minus the second
         return marks[:, 1 if self._is_binary else 0 : len(self.levels) + self.rest]
 
 
@@ -195,8 +196,10 @@ class TargetMeans:
         """
         places, missing = _places(column, self.levels, self.fill)
         if tables is None:
+            # unknown levels have the place n_levels, behind the means of known ones
             encoded = np.array([*self.means, self.rest], np.float64)[places]
         else:
+            # a row's own target in its own input would be a leak: training errors far below those on new rows
             encoded = tables[folds, places]
         encoded[missing] = np.nan
         return encoded
@@ -292,6 +295,7 @@ class Recipe:
 
     def dtype(self, schema: pyarrow.Schema) -> np.dtype[Any]:
         """Return the dtype of X that keeps all digits of a table's numbers."""
+        # float32 at least; integers of more digits or float64 widen it
         kinds: set[np.dtype[Any]] = {np.dtype(np.float32)}
         for encoder in self.columns:
             if isinstance(encoder, Number):
@@ -358,6 +362,7 @@ class Recipe:
 
     def digest(self) -> str:
         """Return the SHA-256 of what is done to the columns."""
+        # notes and files' notations say how a table was read, not what X is made of
         text = json.dumps(self.to_dict()["columns"], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -410,6 +415,7 @@ def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
         "month": lambda: to_numbers(compute.month(moments)),
         "day-of-year": lambda: to_numbers(compute.day_of_year(moments)),
         "weekday": lambda: to_numbers(compute.day_of_week(moments)),
+        # NumPy's % is never negative here, so that times before 1970 have hours too
         "hour": lambda: microseconds % 8.64e10 / 3.6e9,
         "elapsed-days": lambda: microseconds / 8.64e10,
     }

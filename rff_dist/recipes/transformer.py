@@ -173,6 +173,7 @@ def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
     categories = getattr(step, "categories_", ())
     texts = {
         name
+        # only if there is one list of categories for each input are the two in the same order
         for name, levels in zip(inputs, categories, strict=False)
         if len(categories) == len(inputs) and any(isinstance(level, str) for level in levels)
     }
