@@ -311,11 +311,11 @@ class RidgeOptions(FeatureOptions):
         named = isinstance(self.alpha, str)
         if self.alpha not in ("auto", "cv") if named else not np.all(np.asarray(self.alpha) > 0):
             return f"`alpha` is {self.alpha!r}"
-        asked = {
+        reasons = {
             f"`n_components` is {self.n_components!r}": are_several(self.n_components),
             f"`conformal` is {self.conformal!r}": bool(self.conformal),
         }
-        return next((words for words, is_so in asked.items() if is_so), None)
+        return next((words for words, is_so in reasons.items() if is_so), None)
 
     @property
     def kinds(self) -> list[FeatureKind]:

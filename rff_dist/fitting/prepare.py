@@ -43,11 +43,11 @@ class Prepared:
         return for_dataset.draw(self.inputs(seed), described)
 
     def say(self, label: str, text: str) -> None:
-        """Tell the engine's observers what happens between passes."""
+        """Report to the engine's observers what happens between passes."""
         progress.Announcer(self.engine.observers)(progress.Remark(label, text))
 
     def count(self, label: str, done: int, limit: int) -> None:
-        """Tell observers how many of at most `limit` steps are done, where one pass does not show it."""
+        """Report progress of steps that are no passes: `done` of at most `limit`."""
         progress.Announcer(self.engine.observers)(progress.Rounds(label, limit, done))
 
     def accumulation(self, feature_map: maps.FeatureMap) -> accumulate.Accumulation:
