@@ -200,6 +200,7 @@ def standardizer_for(
     if standardize == "auto":
         central = ColumnMoments.of(moments)
         limit = np.clip(central.n_samples / 8, *HEAVY_KURTOSIS)
+        # kurtosis above the limit, by roots, since the square of a large column's variance may overflow
         columns = np.flatnonzero(np.sqrt(central.fourth) > np.sqrt(limit) * central.second)
     if not len(columns):
         return standardizer
@@ -380,6 +381,7 @@ def rank_map(column: int, values: FloatArray) -> maps.RankMap:
     distinct, counts = np.unique(values, return_counts=True)
     scores = scipy.special.ndtri((np.cumsum(counts) - 0.5 * counts) / len(values))
     grid = np.linspace(scores[0], scores[-1], N_CELLS + 1)
+    # the values on both sides of each point of the grid, so that interpolation never spans two cells
     above = np.searchsorted(scores, grid).clip(max=len(scores) - 1)
     kept = np.unique(np.concatenate([above, (above - 1).clip(min=0)]))
     return maps.RankMap(column, distinct[kept], scores[kept])
