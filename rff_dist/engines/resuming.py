@@ -127,7 +127,7 @@ class Keeper:
 def keep_pass(
     ledger: Ledger | None, function: Any, blocks: Sequence[Block], state: Any, combine: Any
 ) -> KeptPass | None:
-    """Return what keeps the sums of a pass; None without a ledger, or where the pass cannot be named."""
+    """Return the `KeptPass` that stores a pass's sums; None without a ledger or a name for the pass."""
     if ledger is None or not isinstance(function, BlockFunction):
         return None
     name = name_pass(function, blocks, state, combine)
@@ -135,7 +135,7 @@ def keep_pass(
 
 
 def name_pass(function: Any, blocks: Sequence[Block], state: Any, combine: Any = None) -> str | None:
-    """Return a digest of all that the result of a pass depends on; None where a part of it is unknown."""
+    """Return a digest of all that the result of a pass depends on; None if a part of it is unknown."""
     hasher = hashlib.sha256()
     try:
         for value in (version("rff_dist"), np.__version__, function, state, combine):

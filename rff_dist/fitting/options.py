@@ -40,7 +40,7 @@ _GRID = f"LOW:HIGH:N with 0 < LOW < HIGH and N from 2 to {MAX_ALPHAS}, such as 1
 
 
 def read_grid(text: str) -> list[float]:
-    """Read a range LOW:HIGH:N, of N values in equal ratios."""
+    """Read a range LOW:HIGH:N, of N values that are evenly spaced on a logarithmic scale."""
     low, high, count = map(float, text.split(":"))
     if not (0 < low < high < math.inf and count.is_integer() and 2 <= count <= MAX_ALPHAS):
         raise ValueError(text)
@@ -219,8 +219,8 @@ class RidgeOptions(FeatureOptions):
         takes=Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | NonNegative | Positives,
     )
     alphas: Sequence[float] | None = fields.option(
-        "Values that a criterion chooses alpha from. LOW:HIGH:N: N values in equal ratios. By default the "
-        "whole range.",
+        "Values that a criterion chooses alpha from. LOW:HIGH:N: N values, evenly spaced on a logarithmic "
+        "scale. By default the whole range.",
         default=None,
         unit="LOW:HIGH:N|A1,A2,…",
         takes=Grid | None,

@@ -157,9 +157,9 @@ class TargetMeans:
     """A column of text, with each level as the mean target of its rows, shrunk to the mean of all rows.
 
     `levels`: the levels that were learned.
-    `outputs`: names of what is averaged: targets, or classes, whose means are their shares. Of two classes
-      only the second is used.
-    `means`: for each level, a mean of each output.
+    `outputs`: names of the targets that are averaged, or of the classes, whose shares of the rows are taken.
+      Of two classes only the second is used.
+    `means`: for each level, the mean of each output.
     `rest`: the means of all rows, for unknown levels.
     `fill`: the level that missing text counts as; None leaves it missing.
     """

@@ -297,7 +297,10 @@ class _FirstRound:
     def _table(
         self, feature_map: FeatureMap, sample: samples.FoldSample
     ) -> tuple[cross_validation.CrossValidation, Pace | None]:
-        """Cross-validate on a sample: few rows directly, more by the sums of their folds, at a pace."""
+        """Return the errors on a sample, from few rows directly or else from sums of folds, and the pace.
+
+        The pace is None for a linear kernel, whose few columns say little about others.
+        """
         D, begun = feature_map.n_components, time.monotonic()
         typical = D >= MIN_COMPONENTS // 2  # the few columns of a linear kernel give no pace of others
         if len(sample.X) <= EXACT_ROWS and (table := self._table_of_rows(feature_map, sample)) is not None:

@@ -293,7 +293,7 @@ def _solve_whole(
 
 
 def _chooses_by_rows(choices: Choices, dataset: blocks.Dataset) -> bool:
-    """Return whether alpha is chosen by leaving out each row: they are few, and nothing else is asked for."""
+    """Return whether alpha is chosen by leaving out each row: rows are few, and alpha and `cv` are free."""
     options, n_components = choices.options, choices.widths[-1]
     free = options.penalty.named == "auto" and options.penalty.grid is None and options.cv is None
     return free and dataset.n_samples <= FEW_ROWS and n_components <= AUTO_COMPONENTS

@@ -106,7 +106,10 @@ def inspect(dataset: Dataset, *, engine: protocol.Engine) -> Moments:
     lost = (moments.squares.value() == 0) & (moments.sums.value() != 0)
     if lost.any():
         name = name_column(int(np.argmax(lost)), dataset.n_features)
-        raise DataError(f"Input {name} varies by less than float64 can square; multiply it by a large number")
+        raise DataError(
+            f"Input {name} varies so little that squares of its differences are 0 in float64; multiply it by "
+            "a large number"
+        )
     return moments
 
 
