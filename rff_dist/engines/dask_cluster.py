@@ -97,7 +97,7 @@ def checked_address(address: str, *, insecure: bool) -> str:
         scheme, rest = "tcp", address
     if scheme not in ("tcp", "tls", "ws", "wss"):
         raise InvalidParameterError(
-            f"`scheduler`={address!r} is no address; expected tcp://host:port or tls://host:port"
+            f"`scheduler`={address!r} is not an address; expected tcp://host:port or tls://host:port"
         )
     try:
         host, port = parse_host_port(rest, 8786)

@@ -66,7 +66,7 @@ class _Graph:
         self.onnx, self.nodes, self.constants = onnx, list[Any](), list[Any]()
 
     def add(self, operator: str, *inputs: Any, name: str | None = None, **attributes: Any) -> str:
-        """Add a node and return its output's name; inputs that are no names become constants."""
+        """Add a node and return its output's name; inputs that are arrays or numbers become constants."""
         output = name or f"v{len(self.nodes)}"
         names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         self.nodes.append(self.onnx.helper.make_node(operator, names, [output], **attributes))

@@ -128,7 +128,7 @@ def _finalists(tries: Sequence[_Try], *, n_samples: int, n_components: int) -> l
 
 
 def _other_features(other: _Try, best: _Try) -> bool:
-    """Return whether a candidate that is not linear, whose features are exact, has another kind of them."""
+    """Return whether a candidate has another kind of features; never for linear ones, which are exact."""
     curved = not isinstance(other.candidate.kernel, explicit.Linear)
     return curved and bool(other.row["features"] != best.row["features"])
 

@@ -83,7 +83,8 @@ def check_counted(n_samples: int, expected: int) -> None:
     """Check that a pass counted each of the expected rows once; raises StatisticsError otherwise."""
     if n_samples != expected:
         raise StatisticsError(
-            f"a pass counted {n_samples:_} of {expected:_} rows, not each once: run it again"
+            f"a pass counted {n_samples:_} rows, but the data have {expected:_}: some were lost or counted "
+            "twice; run it again"
         )
 
 
