@@ -281,7 +281,7 @@ class HeldInFolds(Folds):
 
     @property
     def may_lack_rows(self) -> bool:
-        """Whether rows are held in at random: these may be all rows of a fold."""
+        """True if rows are held in at random, since these may happen to be all rows of a fold."""
         return self.n_stretches > 0
 
     def is_held_in(self, fold_of_row: IntArray) -> NDArray[np.bool_]:

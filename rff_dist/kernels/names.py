@@ -15,7 +15,7 @@ from rff_dist.kernels import additive, base, explicit, stationary
 
 
 def kernel_text(kernel: base.Kernel) -> str:
-    """Return the text that `find_kernel` reads, without length scales; the repr of kernels without a text.
+    """Return the text that `find_kernel` reads, without length scales; the repr if no text describes it.
 
     >>> from rff_dist.kernels.explicit import Linear
     >>> from rff_dist.kernels.stationary import Matern
