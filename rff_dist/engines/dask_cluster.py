@@ -307,7 +307,7 @@ class WorkerFacts:
 
 
 def make_fact_reader() -> Callable[..., dict[str, Any]]:
-    """Return the function by which a worker describes itself."""
+    """Return the function that workers run to report their host, threads, CPUs and memory."""
 
     def facts(dask_worker: Any) -> dict[str, Any]:
         # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.

@@ -55,7 +55,9 @@ class Kernel(ABC):
         left = np.atleast_2d(np.asarray(X, np.float64))
         right = left if Y is None else np.atleast_2d(np.asarray(Y, np.float64))
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
-            raise DataError(f"X has shape {left.shape} and Y {right.shape}; expected as many columns in both")
+            raise DataError(
+                f"X has shape {left.shape} and Y {right.shape}; expected the same number of columns"
+            )
         return self.gram(left, right)
 
     @abstractmethod
