@@ -145,13 +145,13 @@ async def _greet(address: str, arguments: dict[str, Any]) -> None:
     try:
         identity = await identify(address, arguments, seconds=CONNECT_S)
     except TimeoutError:
-        raise TimeoutError("nothing there speaks as a scheduler does") from None
+        raise TimeoutError(f"no Dask scheduler answers there within {CONNECT_S:g} s") from None
     if identity["type"] != "Scheduler":
         raise ConnectionError(f"it is a Dask {identity['type'].lower()}")
 
 
 async def identify(address: str, arguments: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-    """Ask by Dask's protocol who listens at an address; raise OSError if no one answers in time."""
+    """Return the identity of the Dask process at an address; raises OSError if none answers in time."""
     remote = rpc(address, timeout=seconds, connection_args=arguments)
     try:
         async with asyncio.timeout(seconds):

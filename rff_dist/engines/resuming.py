@@ -148,11 +148,11 @@ def name_pass(function: Any, blocks: Sequence[Block], state: Any, combine: Any =
 
 
 class _UnknownError(Exception):
-    """A part of a pass does not say what it is made of."""
+    """A part of a pass has nothing by which its content can be told from another's."""
 
 
 def _describe(value: Any, hasher: hashlib._Hash) -> None:
-    """Feed all that a value is made of to a hash."""
+    """Feed the content of a value to a hash."""
     hasher.update(f"<{type(value).__module__}.{type(value).__qualname__}".encode())
     content_key = getattr(value, "content_key", None)
     if callable(content_key):
@@ -195,5 +195,5 @@ def _name_of(value: Callable[..., Any]) -> str | None:
 
 def _known[T](content: T | None, value: object) -> T:
     if content is None:
-        raise _UnknownError(f"a {type(value).__name__} does not say what it is made of")
+        raise _UnknownError(f"a {type(value).__name__} has neither a `content_key` nor a name in a module")
     return content

@@ -174,7 +174,7 @@ def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
 
 
 def exact_sum_arrays(prefix: str, total: ExactSum) -> dict[str, NDArray[Any]]:
-    """Return the arrays that store `total`; `exact_sum_from_arrays` is the way back."""
+    """Return the arrays that store `total`; `exact_sum_from_arrays` reads them."""
     return {f"{prefix}_lowest": np.array(total.lowest, np.int64), f"{prefix}_digits": total.digits}
 
 

@@ -352,7 +352,7 @@ def cross_validation_bytes(
 
 
 def cross_validation_flops(sizes: Sequence[int], n_splits: int) -> int:
-    """Return the operations of the reductions in `cross_validate`, most of its work, as those of products.
+    """Return the cost of the reductions in `cross_validate`, its main work, in operations of a product.
 
     A reduction takes 4/3·D³, but half of it runs at memory speed: it takes as long as 3·D³ of products.
     """
