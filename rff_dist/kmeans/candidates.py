@@ -244,7 +244,7 @@ def improve_centres(
 ) -> FloatArray:
     """`sklearn.cluster.KMeans(init=centres, tol=0, max_iter=max_iter).fit(points, sample_weight=weights)`.
 
-    Only, a centre without points stays where it is. Returns the centres.
+    Unlike there, a centre without points stays where it is. Returns the centres.
 
     `points`: float64 array of shape (n_points, n_components).
     `weights`: float64 array of shape (n_points,).

@@ -133,7 +133,7 @@ def measure_gone_rows(
 def _sources(
     stored: tuple[Dataset, Ranges], others: Dataset | None, max_rows: int
 ) -> Iterator[tuple[Dataset, list[Block]]]:
-    """Yield rows of a dataset, and others, with their blocks, if there are any."""
+    """Yield the dataset of `stored` and the one of `others`, each with its blocks, if they have any rows."""
     dataset, ranges = stored
     if ranges:
         yield dataset, differences.as_blocks(differences.cut_ranges(ranges, rows_at_once(dataset, max_rows)))
