@@ -85,7 +85,7 @@ def read_widths(n_components: Components, map: str, features: FeatureKind) -> li
         )
     widths = [n_components] if np.ndim(n_components) == 0 else list(cast("Sequence[int]", n_components))
     if not widths:
-        raise InvalidParameterError("`n_components` is empty; expected at least one width")
+        raise InvalidParameterError("`n_components` is empty; expected at least one number of components")
     return sorted({feature_options.check_width(width, map, features) for width in widths})
 
 

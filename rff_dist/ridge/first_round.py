@@ -195,7 +195,7 @@ class _FirstRound:
         return tries
 
     def _in_time(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return candidates with those that tune nothing first, and without others if time is short."""
+        """Return the candidates to try, first one that needs no tuning; if time is short, only such."""
         quick = [candidate for candidate in candidates if candidate.length_scale != "evidence"]
         quick.sort(key=lambda candidate: candidate.length_scale != TimesMedian(1.0))
         if quick and self.budget.left(FIRST_SHARE) < TUNING_SECONDS:

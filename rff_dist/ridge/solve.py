@@ -206,8 +206,8 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0, classes: bool = Fa
     cancel one another at the rows, see `how_cancelling`, need not do so elsewhere. There is no warning if
     folds found the smallest alpha best for few features of many rows: those need no penalty.
 
-    `classes`: whether targets of −1 and +1 stand for classes. How far another alpha may lower their squared
-      error shows nothing of classes and probabilities, for which rows are few enough to be interpolated.
+    `classes`: whether targets of −1 and +1 stand for classes. That another alpha may lower their squared
+      error is then no reason to warn, since it says little about predicted classes and probabilities.
     """
     if solved.chosen_by == "given":
         return
