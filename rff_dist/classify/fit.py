@@ -125,7 +125,9 @@ def fit_loss(
         state = LossState(predicting.LinearModel(model.feature_map, coefficients, intercept), loss)
         sums = inspection.sum_rows(dataset, sum_loss, state, engine=engine, label=loss.name)
         if sums.n_samples != dataset.n_samples:
-            raise DataError(f"a pass counted {sums.n_samples:_} of {dataset.n_samples:_} rows; run it again")
+            raise DataError(
+                f"a pass counted {sums.n_samples:_} rows, but the data have {dataset.n_samples:_}; run it again"
+            )
         gradient = gram_products.sums_of_z(sums.gradient.value(), model.feature_map)
         return float(sums.loss.value()), gradient, sums.intercept_gradient.value()
 

@@ -94,7 +94,10 @@ class Tridiagonal:
         # LDL' without pivoting, which positive definite matrices do not need: O(n) per alpha and column
         _, _, solution, failed = scipy.linalg.lapack.dptsv(diagonal, between, right)
         if failed:
-            raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alphas[(failed - 1) // n]:g}")
+            alpha = alphas[(failed - 1) // n]
+            raise SolveError(
+                f"Z'Z + alpha is not positive definite at alpha = {alpha:g}; give a larger alpha"
+            )
         return np.asarray(solution.reshape(n_alphas, n, -1).swapaxes(0, 1))
 
     def rotate(self, columns: FloatArray, *, transposed: bool) -> FloatArray:
