@@ -126,7 +126,8 @@ def fit_loss(
         sums = inspection.sum_rows(dataset, sum_loss, state, engine=engine, label=loss.name)
         if sums.n_samples != dataset.n_samples:
             raise DataError(
-                f"a pass counted {sums.n_samples:_} rows, but the data have {dataset.n_samples:_}; run it again"
+                f"a pass counted {sums.n_samples:_} rows, but the data have {dataset.n_samples:_}; run it "
+                "again"
             )
         gradient = gram_products.sums_of_z(sums.gradient.value(), model.feature_map)
         return float(sums.loss.value()), gradient, sums.intercept_gradient.value()

@@ -322,7 +322,7 @@ class Matern(OfDistance):
 
     @staticmethod
     def _of_order_1(distance: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return k of order 3/2, and exp(-√3·r), which its derivative needs too: it takes most of the time."""
+        """Return k of order 3/2, and exp(-√3·r), which takes most of the time and serves the gradient too."""
         scaled = np.sqrt(3.0) * distance
         decay = np.exp(-scaled)
         scaled += 1.0

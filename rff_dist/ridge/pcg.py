@@ -1,9 +1,9 @@
 """Ridge coefficients without Z'Z: preconditioned conjugate gradients, a pass over the rows for each step.
 
 A step costs O(n_samples · n_components · n_features) and O(n_components) memory. The preconditioner is a
-randomised sketch of Z'Z; its rank is doubled as long as the steps that this may save cost more. It serves
-Nyström features too: FALKON's preconditioner, made of the centres alone, needed two to twenty times the
-steps, and two more arrays of the Gram's size.
+randomised sketch of Z'Z; its rank is doubled as long as that costs less than the steps that it may save. It
+serves Nyström features too: FALKON's preconditioner, made of the centres alone, needed two to twenty times
+the steps, and two more arrays of the Gram's size.
 
 Alpha is chosen by held-out rows: all alphas are columns of the same passes, and each pass measures the errors
 of the solutions so far at the rows that it does not train on.
