@@ -125,7 +125,7 @@ def _leave_out_each(
     *,
     repeated: bool,
 ) -> tuple[Choice, row_folds.Doubts | None]:
-    """Choose again among a table's alphas, by leaving out each row; keep the choice if that cannot tell."""
+    """Choose again among the alphas, by leaving out each row; keep the choice if that does not decide."""
     assert rows.y is not None
     squares = row_folds.leave_out_each(
         feature_map.transform(rows.X),
