@@ -139,6 +139,7 @@ class RowsEstimator(BaseEstimator, ABC):
         `width`: the result's number of columns; None for a result of shape (n_samples,).
         """
         dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
+        # lazily, chunk by chunk in Dask's own graph: no pass of an engine is made
         if inputs.is_dask(X):
             return inputs.map_rows(X, partial(_compute_chunk, compute, state), width=width, dtype=dtype)
         with inputs.suitable_engine(self.engine, dataset) as engine:

@@ -296,6 +296,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
+        # one number per row for two classes, as scikit-learn's decision functions have it
         width = None if len(self.classes_) == 2 else len(self.classes_)
         return self._of_scores(X, partial(_decisions, self._calibration), width=width, dtype=np.float64)
 

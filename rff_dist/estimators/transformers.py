@@ -218,6 +218,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
 
     @property
     def _n_features_out(self) -> int:
+        # scikit-learn names the output columns by this number
         return self.n_components_
 
 

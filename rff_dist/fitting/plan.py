@@ -416,6 +416,7 @@ def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
 
 def _limbs(n_samples: int) -> int:
     """Return how many 64-bit integers hold the sum of so many products."""
+    # a product of features is at most 1, which is 2**FRACTION_BITS on the grid of the sums
     return 1 if n_samples <= 1 << (specs.LIMB_BITS - specs.FRACTION_BITS) else 2
 
 
@@ -534,5 +535,6 @@ def measure_gflops() -> float:
             start = time.perf_counter()
             # NumPy calls dsyrk for a product with the matrix's own transpose: n²·k operations, not 2·n²·k
             np.matmul(matrix, matrix.T)
+            # the fastest of three, since other processes can only slow it down
             best = min(best, time.perf_counter() - start)
     return float(matrix.shape[0] ** 2 * matrix.shape[1] / best / 1e9)

@@ -147,6 +147,7 @@ class OneHot:
         places, missing = _places(column, self.levels, self.fill)
         marks = np.zeros((len(places), len(self.levels) + 1))
         marks[np.arange(len(places)), places] = 1.0
+        # NaN in all columns of the text, so that a pass refuses it and names the row
         marks[missing] = np.nan
         # the last column collects unknown levels; of two levels the first is 1 minus the second
         return marks[:, 1 if self._is_binary else 0 : len(self.levels) + self.rest]
@@ -393,6 +394,7 @@ def encode_table(recipe: Recipe, table: Any) -> FloatArray:
         table = pyarrow.Table.from_pandas(table, preserve_index=False) if to_arrow is None else to_arrow()
     held = Table("the table", table.schema, partial(_rows_of, table), table.num_rows)
     rows = recipe.read(held)
+    # checked before any batch is read, so that a missing column is reported at once
     parts = rows.batches(recipe.check(rows.schema, rows.name))
     return np.concatenate([np.empty((0, len(recipe.names))), *map(recipe.encode, parts)])
 
