@@ -322,6 +322,7 @@ class Pass:
         """Merge the totals of workers without work, two at a time."""
         near = [chain for chain in self._chains if chain.is_idle and not chain.is_apart]
         idle = [chain for chain in near if chain.total is not None]
+        # totals on workers that are there come last and are popped first: the merge runs where they are
         idle.sort(key=lambda chain: chain.worker in self._present)
         merges = []
         while len(idle) > 1 and self._present:
