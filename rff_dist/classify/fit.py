@@ -93,6 +93,7 @@ def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
     """
     squared_norms = np.square(solution.coefficients).sum(axis=0)
     residual = solution.residual_sum_of_squares + solution.alpha * squared_norms
+    # with f = 2p − 1 the mean of (y − f)² is 4·p·(1 − p)
     mean = float(residual.mean()) / (4.0 * sum_of_weights)
     return min(LARGEST_CURVATURE, max(SMALLEST_CURVATURE, mean))
 
@@ -124,7 +125,10 @@ def fit_loss(
         state = LossState(predicting.LinearModel(model.feature_map, coefficients, intercept), loss)
         sums = inspection.sum_rows(dataset, sum_loss, state, engine=engine, label=loss.name)
         if sums.n_samples != dataset.n_samples:
-            raise DataError(f"a pass counted {sums.n_samples:_} of {dataset.n_samples:_} rows; run it again")
+            raise DataError(
+                f"a pass counted {sums.n_samples:_} rows, but the data have {dataset.n_samples:_}; run it "
+                "again"
+            )
         gradient = gram_products.sums_of_z(sums.gradient.value(), model.feature_map)
         return float(sums.loss.value()), gradient, sums.intercept_gradient.value()
 
@@ -187,6 +191,7 @@ class CalibrationRows:
         n_seen = n_before + dataset.n_samples
         keys = uniforms.row_uniforms(0, 0, n_before, n_seen)
         keys = keys if before is None else np.concatenate([before.keys, keys])
+        # the rows with the smallest keys are one sample, in however many calls the rows come
         chosen = np.sort(np.argsort(keys, kind="stable")[:CALIBRATION_ROWS])
         kept, came = chosen[chosen < n_kept], chosen[chosen >= n_kept] - n_kept
         X, targets, weights = dataset.take(came)

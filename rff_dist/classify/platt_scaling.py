@@ -42,7 +42,9 @@ SMALLEST_REMAINDER = 1e-6  # of 1 − h: a row that alone decides its prediction
 
 @dataclass(frozen=True, slots=True)
 class ScoreCalibration:
-    """Turns scores into class probabilities; `ScoreCalibration(1.0, (0.0, …))` is that of the logistic loss.
+    """Class probabilities from scores f: the sigmoid of a·f + b, or its softmax for more than two classes.
+
+    The logistic loss has probabilities of its own: a = 1 and b = 0.
 
     `slope`: a, shared by all classes.
     `intercepts`: tuple of float of length n_columns. b, one for each column of the scores.

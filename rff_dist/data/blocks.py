@@ -313,6 +313,7 @@ class RowParts:
         return cls({block.start: array})
 
     def __add__(self, other: RowParts) -> RowParts:
+        # blocks do not overlap, so this union is the same in any order and grouping, as engines require
         return RowParts({**self.parts, **other.parts})
 
     def joined(self) -> NDArray[Any]:

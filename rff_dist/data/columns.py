@@ -131,6 +131,7 @@ def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray
         # Python's bool is an int
         mixed = isinstance(value, bool) and not isinstance(first, bool | np.bool_)
         if expected is None or mixed or not isinstance(value, expected):
+            # NaN, pandas' among them, is the value that differs from itself
             missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
             what = "is missing" if missing else f"is {str(value)[:50]!r}, a {type(value).__name__},"
             raise DataError(

@@ -81,6 +81,7 @@ class HashFolds(Folds):
         # rows are dealt like cards, a hand of `n_folds` at a time
         first, last = start // self.n_folds, -(-stop // self.n_folds)
         rows = np.arange(first * self.n_folds, last * self.n_folds, dtype=np.uint64)
+        # shape (n_hands, n_folds): a permutation of each hand; row order[i, k] of hand i goes to fold k
         order = np.argsort(_mixed(rows, self.seed).reshape(-1, self.n_folds), axis=1, kind="stable")
         fold_of_row = np.empty(order.shape, np.int64)
         np.put_along_axis(fold_of_row, order, np.arange(self.n_folds)[np.newaxis], axis=1)
@@ -139,6 +140,7 @@ class GroupFolds(Folds):
         keys = _keys(values)
         fold_of_group = _below(np.uint64(self.n_folds), _mixed(keys, self.seed))
         if self.table is not None:
+            # a key beyond the last one points to it, and is then found to differ
             places = np.minimum(np.searchsorted(self.table.keys, keys), len(self.table.keys) - 1)
             known = self.table.keys[places] == keys
             fold_of_group = np.where(known, self.table.folds[places], fold_of_group)
@@ -170,6 +172,8 @@ class GroupFolds(Folds):
         keys = _keys(groups)
         fold_of_group = np.empty(len(keys), np.int16)
         filled = [(0, fold) for fold in range(self.n_folds)]
+        # lexsort's last key comes first: by size, then by hash, so that the order in which groups came
+        # decides nothing
         for group in np.lexsort((keys, _mixed(keys, self.seed), -n_rows)):
             rows, fold = filled[0]
             fold_of_group[group] = fold
@@ -181,6 +185,7 @@ class GroupFolds(Folds):
 def _keys(groups: NDArray[Any]) -> NDArray[np.uint64]:
     """Return integers as they are, and texts as hashes."""
     if groups.dtype.kind in "biu":
+        # integers below 0 wrap around; keys only need to differ
         return groups.astype(np.int64).view(np.uint64)
     digests = [hashlib.blake2b(str(group).encode(), digest_size=8).digest() for group in groups]
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
@@ -271,11 +276,12 @@ class HeldInFolds(Folds):
         begin = parts * self.n_samples // self.n_stretches
         end = (parts + 1) * self.n_samples // self.n_stretches
         room = (end - begin - self.width + 1).astype(np.uint64)
+        # another seed than the folds' own: else the place of a stretch and the folds of its rows would depend
         return begin + _below(room, _mixed(parts.astype(np.uint64), self.seed + 1))
 
     @property
     def may_lack_rows(self) -> bool:
-        """Whether rows are held in at random: these may be all rows of a fold."""
+        """True if rows are held in at random, since these may happen to be all rows of a fold."""
         return self.n_stretches > 0
 
     def is_held_in(self, fold_of_row: IntArray) -> NDArray[np.bool_]:
@@ -376,6 +382,8 @@ def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
 
 
 def _finished(mixed: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    # the multipliers and shifts are those of Stafford's thirteenth mixer, in which each bit depends on all
+    # bits
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
@@ -383,4 +391,5 @@ def _finished(mixed: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _below(limits: NDArray[np.uint64] | np.uint64, hashes: NDArray[np.uint64]) -> IntArray:
     """Return numbers from 0 to below each limit; the limits are below 2**32."""
+    # a product and a shift in place of a remainder, with a bias below limit / 2**32 (Lemire 2019, Sec. 3)
     return ((hashes >> np.uint64(32)) * limits >> np.uint64(32)).astype(np.int64)

@@ -170,6 +170,7 @@ class _WithLabels:
         labelled = replace(rows, y=class_targets(codes, len(self.classes)), own_weight=None)
         if self.class_weight is None:
             return labelled
+        # weights that repeat rows are counted as observations by these, without the factors of classes
         before = np.ones(len(codes)) if weight is None else weight
         return replace(labelled, sample_weight=self.weighted(codes, weight), own_weight=before)
 
@@ -329,6 +330,7 @@ class LabelCounts:
         n_samples = np.zeros(len(labels), np.int64)
         n_samples[places] = self.n_samples
         digits = np.zeros((len(self.weight.digits), len(labels)), np.int64)
+        # columns of zeros keep the digits in canonical form
         digits[:, places] = self.weight.digits
         return LabelCounts(labels, n_samples, exact_sums.ExactSum(self.weight.lowest, digits), self.whole)
 

@@ -177,6 +177,7 @@ class SparseDataset(RowsInMemory):
 
     def fingerprint(self) -> str:
         hasher = hashlib.sha256(repr(self.X.shape).encode())
+        # the arrays of CSR, and not the matrix made dense, which may not fit into memory
         for array in (self.X.data, self.X.indices, self.X.indptr, self.y, self.sample_weight):
             if array is not None:
                 hasher.update(np.ascontiguousarray(array).tobytes())
@@ -257,6 +258,7 @@ def prefix_digest(dataset: blocks.Dataset, n_samples: int) -> str:
 def _segments(n_samples: int, row_bytes: int) -> list[tuple[int, int]]:
     """Return the starts and stops of up to `N_SEGMENTS` stretches of rows, spread evenly over all rows."""
     rows = max(1, min(n_samples, MAX_SEGMENT_ROWS, SEGMENT_BYTES // row_bytes))
+    # a set, since in few rows stretches begin at the same place
     starts = {i * (n_samples - rows) // (N_SEGMENTS - 1) for i in range(N_SEGMENTS)} if n_samples else set()
     return [(start, start + rows) for start in sorted(starts)]
 

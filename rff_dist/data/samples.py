@@ -37,11 +37,13 @@ def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Ta
         counts = np.arange(len(sample)) if weights is None else np.flatnonzero(weights > 0)
         if len(counts) >= n_rows or n_drawn >= min(dataset.n_samples, 64 * n_rows):
             break
+        # too few of these have weight; drawn again, all of them, so that rows of one draw are equally likely
         n_drawn = min(dataset.n_samples, 4 * n_drawn)
     if not len(counts):
         problem = f"none of {n_drawn:_} sampled rows has a weight above 0"
         raise DataError(f"{problem}; give rows with weight, or numbers and names in place of 'auto'")
     if len(counts) > n_rows:
+        # at random: the first ones would leave out the end of the data
         counts = np.sort(rng.choice(counts, n_rows, replace=False))
     sample = sample[counts]
     y, weights = (None if part is None else part[counts] for part in (y, weights))
@@ -60,6 +62,7 @@ def _check_sampled(indices: NDArray[Any], X: NDArray[Any], y: FloatArray | None)
 def sample_indices(dataset: blocks.Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:
     """Return distinct row numbers, ascending. For many rows of many chunks, some chunks are drawn first."""
     n_chunks = -(-dataset.n_samples // dataset.chunk_rows)
+    # chunks with at least twice as many rows as are drawn, so that no chunk enters the sample whole
     wanted = max(SAMPLED_CHUNKS, -(-2 * n_rows // dataset.chunk_rows))
     if n_rows <= HEURISTIC_ROWS or n_chunks <= wanted:
         return np.sort(rng.choice(dataset.n_samples, n_rows, replace=False))
@@ -91,6 +94,7 @@ class FoldSample:
         """Return X, y and weights of up to `n_rows` rows that are held in, or raise DataError without any."""
         assert isinstance(self.folds, folding.HeldInFolds)
         rows = np.flatnonzero(self.folds.is_held_in(self.fold_of_row))
+        # spread evenly over all stretches
         rows = rows[:: max(1, -(-len(rows) // n_rows))]
         if not len(rows):
             raise DataError(

@@ -118,8 +118,8 @@ class Cluster:
         sizes = self._given("n_workers", "min_workers", "n_threads", "memory")
         if self.scheduler is not None and sizes:
             raise InvalidParameterError(
-                f"{', '.join(f'`{name}`' for name in sizes)} size a cluster of its own, but `scheduler` is "
-                f"{self.scheduler!r}, which has its own workers; leave one of them out"
+                f"{', '.join(f'`{name}`' for name in sizes)}: only for a cluster that is started here, but "
+                f"`scheduler` is {self.scheduler!r}, which has its own workers; leave one of them out"
             )
         if self.serial and (others := self._given(*_OTHER_PROCESSES)):
             raise InvalidParameterError(

@@ -1,4 +1,4 @@
-"""Start or join what a `Cluster` asks for, and say what is wrong with its workers."""
+"""Start or join the cluster that a `Cluster` describes, and report problems of its workers."""
 
 from __future__ import annotations
 

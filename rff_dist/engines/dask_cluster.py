@@ -97,7 +97,7 @@ def checked_address(address: str, *, insecure: bool) -> str:
         scheme, rest = "tcp", address
     if scheme not in ("tcp", "tls", "ws", "wss"):
         raise InvalidParameterError(
-            f"`scheduler`={address!r} is no address; expected tcp://host:port or tls://host:port"
+            f"`scheduler`={address!r} is not an address; expected tcp://host:port or tls://host:port"
         )
     try:
         host, port = parse_host_port(rest, 8786)
@@ -145,13 +145,13 @@ async def _greet(address: str, arguments: dict[str, Any]) -> None:
     try:
         identity = await identify(address, arguments, seconds=CONNECT_S)
     except TimeoutError:
-        raise TimeoutError("nothing there speaks as a scheduler does") from None
+        raise TimeoutError(f"no Dask scheduler answers there within {CONNECT_S:g} s") from None
     if identity["type"] != "Scheduler":
         raise ConnectionError(f"it is a Dask {identity['type'].lower()}")
 
 
 async def identify(address: str, arguments: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-    """Ask by Dask's protocol who listens at an address; raise OSError if no one answers in time."""
+    """Return the identity of the Dask process at an address; raises OSError if none answers in time."""
     remote = rpc(address, timeout=seconds, connection_args=arguments)
     try:
         async with asyncio.timeout(seconds):
@@ -307,7 +307,7 @@ class WorkerFacts:
 
 
 def make_fact_reader() -> Callable[..., dict[str, Any]]:
-    """Return the function by which a worker describes itself."""
+    """Return the function that workers run to report their host, threads, CPUs and memory."""
 
     def facts(dask_worker: Any) -> dict[str, Any]:
         # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.

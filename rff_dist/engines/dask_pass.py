@@ -172,14 +172,15 @@ class _Queue:
 
 
 class Pass:
-    """What the client knows of a pass: which worker has summed up which blocks.
+    """A pass as the client tracks it: which worker has summed up which blocks.
 
     A worker's tasks are pinned to it, and each continues the result of the one before. So they run one after
     another, and when the worker dies the scheduler runs none of them elsewhere: the client gives out again
     the blocks of its total and of its runs.
     A run finds the total before it by name on its worker. It gets it as an argument only if it is not done
-    yet: the scheduler would keep an argument, and all before it, until the pass ends. A total that is not
-    found, because Dask moved it or another worker has the address, is merged from elsewhere, or lost.
+    yet: the scheduler would keep an argument, and all before it, until the pass ends. If the total is not
+    there, because Dask moved it or another worker has the address by now, it is merged from where it is, or
+    counts as lost.
     """
 
     def __init__(self, workers: dask_workers.Workers, blocks: Sequence[Block], *, tasks: Tasks) -> None:
@@ -321,6 +322,7 @@ class Pass:
         """Merge the totals of workers without work, two at a time."""
         near = [chain for chain in self._chains if chain.is_idle and not chain.is_apart]
         idle = [chain for chain in near if chain.total is not None]
+        # totals on workers that are there come last and are popped first: the merge runs where they are
         idle.sort(key=lambda chain: chain.worker in self._present)
         merges = []
         while len(idle) > 1 and self._present:

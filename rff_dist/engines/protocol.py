@@ -176,7 +176,7 @@ class WriteTask[S](BlockFunction[S, int]):
 
     @property
     def source(self) -> Dataset | None:  # type: ignore[override]
-        """What the function reads."""
+        """The dataset that the function reads; None if it reads none."""
         return source_of(self.function)
 
     def content_key(self) -> None:

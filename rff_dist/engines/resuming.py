@@ -127,7 +127,7 @@ class Keeper:
 def keep_pass(
     ledger: Ledger | None, function: Any, blocks: Sequence[Block], state: Any, combine: Any
 ) -> KeptPass | None:
-    """Return what keeps the sums of a pass; None without a ledger, or where the pass cannot be named."""
+    """Return the `KeptPass` that stores a pass's sums; None without a ledger or a name for the pass."""
     if ledger is None or not isinstance(function, BlockFunction):
         return None
     name = name_pass(function, blocks, state, combine)
@@ -135,7 +135,7 @@ def keep_pass(
 
 
 def name_pass(function: Any, blocks: Sequence[Block], state: Any, combine: Any = None) -> str | None:
-    """Return a digest of all that the result of a pass depends on; None where a part of it is unknown."""
+    """Return a digest of all that the result of a pass depends on; None if a part of it is unknown."""
     hasher = hashlib.sha256()
     try:
         for value in (version("rff_dist"), np.__version__, function, state, combine):
@@ -148,11 +148,11 @@ def name_pass(function: Any, blocks: Sequence[Block], state: Any, combine: Any =
 
 
 class _UnknownError(Exception):
-    """A part of a pass does not say what it is made of."""
+    """A part of a pass has nothing by which its content can be told from another's."""
 
 
 def _describe(value: Any, hasher: hashlib._Hash) -> None:
-    """Feed all that a value is made of to a hash."""
+    """Feed the content of a value to a hash."""
     hasher.update(f"<{type(value).__module__}.{type(value).__qualname__}".encode())
     content_key = getattr(value, "content_key", None)
     if callable(content_key):
@@ -195,5 +195,5 @@ def _name_of(value: Callable[..., Any]) -> str | None:
 
 def _known[T](content: T | None, value: object) -> T:
     if content is None:
-        raise _UnknownError(f"a {type(value).__name__} does not say what it is made of")
+        raise _UnknownError(f"a {type(value).__name__} has neither a `content_key` nor a name in a module")
     return content

@@ -139,6 +139,7 @@ class RowsEstimator(BaseEstimator, ABC):
         `width`: the result's number of columns; None for a result of shape (n_samples,).
         """
         dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
+        # lazily, chunk by chunk in Dask's own graph: no pass of an engine is made
         if inputs.is_dask(X):
             return inputs.map_rows(X, partial(_compute_chunk, compute, state), width=width, dtype=dtype)
         with inputs.suitable_engine(self.engine, dataset) as engine:
@@ -163,6 +164,7 @@ class FeatureEstimator(RowsEstimator):
     """
 
     _: KW_ONLY
+    # scikit-learn's clone wants parameters back as they were given, so nothing is checked before `fit`
     kernel: str | base.Kernel = "gaussian"
     length_scale: Any = "auto"
     n_components: Any = "auto"
@@ -173,6 +175,7 @@ class FeatureEstimator(RowsEstimator):
     random_state: Any = None
     engine: protocol.Engine | None = None
     verbose: int = 0
+    # without a default: that it is missing from vars() is how scikit-learn learns that nothing is fitted
     _fitted: Any = field(init=False)
 
     @property
@@ -281,6 +284,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         before = {} if self._times is None else self._times.seconds
         with self._passes(dataset, clock) as engine:
             added = passes.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
+        # nothing is solved here, so that many calls of partial_fit pay for one solution
         self._pending = self.statistics_ + added
         assert self._times is not None  # of this call; what is shown is of all of them
         now = self._times.seconds

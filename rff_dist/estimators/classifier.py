@@ -45,6 +45,7 @@ def _sums_add_up(estimator: RFFClassifier) -> bool:
 
 def _sorted(classes: Any) -> NDArray[Any]:
     """Return labels sorted, each once, as a fit to rows with these labels has them."""
+    # by the counting that a fit does, so that both have the same dtype and order
     column = as_column(np.asarray(classes), name="classes")
     return labelled.count_block(column.read(blocks.Block(0, 0, column.n_samples)), None).classes
 
@@ -202,6 +203,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         """Return the factors of each class's weights that were given by label."""
         if not isinstance(self.class_weight, Mapping):
             return None
+        # factors given by label, unlike "balanced" ones, do not depend on counts
         none = exact_sums.ExactSum.zeros((len(self.classes_),))
         counts = labelled.LabelCounts(self.classes_, np.zeros(len(self.classes_), np.int64), none)
         return labelled.class_weights(self.class_weight, counts)
@@ -294,6 +296,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
+        # one number per row for two classes, as scikit-learn's decision functions have it
         width = None if len(self.classes_) == 2 else len(self.classes_)
         return self._of_scores(X, partial(_decisions, self._calibration), width=width, dtype=np.float64)
 
@@ -319,6 +322,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         SolveError
             If alpha was so small that leave-one-out scores of the training rows are unknown.
         """
+        # of the logarithms, which stay finite where a probability rounds to 0
         return np.exp(self.predict_log_proba(X))
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
@@ -346,6 +350,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         """
         check_is_fitted(self)
         if inputs.is_in_memory(X):
+            # scikit-learn's own score also takes labels that no training row had
             return float(super().score(X, y, sample_weight))
         source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=False)
         with inputs.suitable_engine(self.engine, source) as engine:

@@ -78,6 +78,7 @@ def as_dataset(
     `supervised`: whether targets are needed.
     Raises DataError if the data do not fit, or y is given twice or not at all.
     """
+    # before scikit-learn's checks, which refuse the text columns that the recipe encodes
     if not reset and (encoded := _by_recipe(estimator, X)) is not None:
         y = np.asarray(y, np.float64) if supervised and y is not None else None
         return memory.ArrayDataset(encoded, y, sample_weight)
@@ -178,7 +179,7 @@ def _labels_of(estimator: BaseEstimator, dataset: Dataset, y: Any) -> columns.Co
         return as_column(y)
     if dataset.n_targets:
         if not dataset.one_dimensional:
-            raise DataError(f"the dataset has {dataset.n_targets} targets; expected one label a row")
+            raise DataError(f"the dataset has {dataset.n_targets} targets; expected one label per row")
         return as_column(dataset.read_targets())
     if dataset.url is None:
         raise DataError(f"{type(estimator).__name__} requires y to be passed, but the data have none")
@@ -214,6 +215,7 @@ def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
         elif hasattr(estimator, "feature_names_in_"):
             del estimator.feature_names_in_
         return
+    # in scikit-learn's own words, which its conformance tests look for
     if dataset.n_features != estimator.n_features_in_:
         raise DataError(
             f"X has {dataset.n_features} features, but {type(estimator).__name__} is expecting "
@@ -315,9 +317,10 @@ def choose_kernel(kernel: str | base.Kernel, length_scale: Any) -> tuple[base.Ke
 
 
 def map_for(n_components: Any) -> str:
-    """Return the map of least variance with `n_components` columns: pairs, which need even numbers."""
+    """Return "pairs", which have less variance, or "phases" if a number of components is odd."""
     if isinstance(n_components, str):
         return "pairs"
+    # all widths are prefixes of one draw, so one odd number makes all of them phases
     return "phases" if any(width % 2 for width in np.atleast_1d(n_components)) else "pairs"
 
 
@@ -378,6 +381,7 @@ def _fold_of_row(splits: list[Any], n_samples: int, cv: Any) -> NDArray[np.int64
         trains_on_others &= bool((trained != held_out).all())
         fold_of_row[held_out] = fold
         n_held_out += held_out
+    # a split's sums are those of all rows less the held-out ones, so it must train on exactly the other rows
     if not trains_on_others or (n_held_out != 1).any():
         raise InvalidParameterError(
             f"`cv` is {type(cv).__name__}, whose splits do not hold out each row once and train on all "

@@ -150,6 +150,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
                 kept = exact.improve(rows, labels, n_clusters=self.n_clusters, max_iter=self.max_iter)
         self._centres = kept.centres
         self.labels_ = np.empty(len(order), np.int32)
+        # from sorted order back to the order in which the rows came
         self.labels_[order] = kept.labels
         self.inertia_, self.n_iter_ = kept.inertia, kept.n_iter
         self.objectives_ = kept.objectives
@@ -257,6 +258,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         if not as_rows:
             return init.astype(np.intp)[order]
         places = np.empty(n_samples, np.intp)
+        # the inverse permutation: where each row went when rows were sorted
         places[order] = np.arange(n_samples)
         return exact.labels_from_rows(rows, places[init])
 
@@ -363,6 +365,7 @@ def _as_gram(estimator: KernelKMeans, X: Any, *, reset: bool) -> FloatArray:
 
 def _check_symmetric(gram: FloatArray) -> None:
     """Refuse a Gram that is not symmetric up to float32 rounding, a strip of rows at a time."""
+    # some 16 times float32's rounding of the largest entry
     allowed = 1e-6 * float(max(gram.max(), -gram.min()))
     step = max(1, _STRIP_BYTES // (8 * len(gram)))
     for first in range(0, len(gram), step):

@@ -65,8 +65,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         gaps between them. Use Nyström features with it: Fourier features blur the degrees of a narrow kernel.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
         Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
-        by RULE uniform (the default), k-means++ or rpcholesky, and any kernel has them. Whitening them costs
-        O(n_components²) more per row and pass.
+        by RULE uniform (the default), k-means++ or rpcholesky, and work with any kernel. Whitening
+        them costs O(n_components²) more per row and pass.
     design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
@@ -166,6 +166,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             clusters = kmeans.fit(dataset, space, lloyd, engine=engine)
             if hasattr(self, "labels_"):  # those of an earlier fit
                 del self.labels_
+            # one label per row: for data out of memory an array of their length would be made unasked
             if inputs.is_in_memory(X):
                 self.labels_ = kmeans_labels.label_in_memory(dataset, clusters, engine=engine)
         self._keep(clusters)
@@ -278,6 +279,6 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     @property
     def clusters_(self) -> starts.Clusters:
-        """What was found, and how."""
+        """The clusters, with the inertia of each pass and each start."""
         self._require_fitted("clusters_")
         return self._fitted

@@ -69,8 +69,10 @@ def _flavour(model: kinds.AnyModel, folder: Path) -> dict[str, Any]:
     recipe = recipes.recipe_of(model.card)
     extra = "[skops]" if recipe is not None and recipe.transformer is not None else ""
     return {
+        # MLflow imports this module where it serves the model, and calls `_load_pyfunc`
         "loader_module": __name__,
         "data_path": str(folder / "model"),
+        # the version that wrote the model, as another one may refuse its format
         "pip_requirements": [f"rff_dist{extra}=={version('rff_dist')}"],
     }
 

@@ -143,6 +143,7 @@ def _standardize_of(feature_map: maps.FeatureMap) -> bool | str:
     if feature_map.standardizer is None:
         return False
     n_ranked = len(feature_map.standardizer.ranks)
+    # "auto" may have come to the same, and a new fit with "rank" then prepares inputs as before
     if n_ranked == feature_map.n_features:
         return "rank"
     return "auto" if n_ranked else True

@@ -85,10 +85,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         and either memory does not hold Z'Z or "pcg" is planned to take less than a quarter of the time.
     features : {"auto", "fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="auto"
         Random Fourier features do not depend on the data, and need a kernel with a spectral measure. Nyström
-        features are kernel values at rows of the data, the centres: any kernel has them, and fewer are enough
-        if the data fill little of their space. RULE or `Nystrom` says how centres are chosen: uniform,
-        k-means++ or rpcholesky. "auto" compares both;
-        up to 2,048 rows it is "nystrom" with all rows as centres, unless `n_components` is given.
+        features are kernel values at rows of the data, the centres. They work with any kernel, and fewer
+        suffice if the data lie near a low-dimensional set. RULE or `Nystrom` says how centres are chosen:
+        uniform, k-means++ or rpcholesky. "auto" compares both; up to 2,048 rows it is "nystrom" with all rows
+        as centres, unless `n_components` is given.
     design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";
         structured ones are fast for hundreds of columns. Both need an isotropic kernel. Quasi-Monte Carlo
@@ -257,6 +257,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
             return self.fit(X, y, sample_weight)
         clock = Clock()
         self._require_sums()
+        # a parameter that was set wrongly since the fit fails now, and not when the model is solved
         self._options()  # checks the parameters
         dataset = inputs.as_dataset(self, X, y, sample_weight, reset=False)
         self._check_targets(dataset)
@@ -367,8 +368,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         with inputs.suitable_engine(self.engine, dataset) as engine:
             errors = prediction.evaluate(dataset, self.model_, engine=engine)
         # a constant target counts as in scikit-learn's r2_score: 1 if predicted exactly, else 0
-        met = np.where(errors.mean_squared_error == 0, 1.0, 0.0)
-        return float(np.where(np.isnan(errors.r2), met, errors.r2).mean())
+        of_constant = np.where(errors.mean_squared_error == 0, 1.0, 0.0)
+        return float(np.where(np.isnan(errors.r2), of_constant, errors.r2).mean())
 
     def _test_data(self, X: Any, y: Any) -> tuple[blocks.Dataset, columns.Column | None]:
         return inputs.as_dataset(self, X, y, reset=False), None

@@ -46,7 +46,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         data with fewer distinct rows use all of them, and the kernel is then exact.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
         Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
-        by RULE uniform (the default), k-means++ or rpcholesky, and any kernel has them.
+        by RULE uniform (the default), k-means++ or rpcholesky, and work with any kernel.
     design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
@@ -218,6 +218,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
 
     @property
     def _n_features_out(self) -> int:
+        # scikit-learn names the output columns by this number
         return self.n_components_
 
 
@@ -246,7 +247,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
         rows use all of them, and the kernel is then exact.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
         Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
-        by RULE uniform (the default), k-means++ or rpcholesky, and any kernel has them.
+        by RULE uniform (the default), k-means++ or rpcholesky, and work with any kernel.
     design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";
         structured ones are fast for hundreds of columns. Both need an isotropic kernel. Quasi-Monte Carlo
@@ -332,6 +333,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
         seed = draw.seed_from_random_state(self.random_state)
         with self._passes(None, clock) as engine:
             ranges = None
+            # only then is a pass over all rows needed; a sample serves the median heuristic
             if not kernel.is_bound:
                 ranges = inspection.input_range(inspection.inspect(dataset, engine=engine), None)
             progress.Announcer(engine.observers)(progress.Remark("draw", f"{self.n_components:,} features"))

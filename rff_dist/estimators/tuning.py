@@ -140,8 +140,8 @@ def tune_kernels(
 ) -> tuple[ridge.RFFRidge, fit.Trained]:
     """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
 
-    After a cheap pass for means, the data are read once for all candidates, or more often if memory does not
-    hold all their sums. Each candidate takes O(n_samples · n_components²) for its sums,
+    After a cheap pass for means, the data are read once for all candidates, or several times if memory does
+    not hold all their sums. Each candidate takes O(n_samples · n_components²) for its sums,
     O(n_splits · n_components³) for its table, and memory for the sums of every fold. The model comes from the
     same sums.
 

@@ -66,7 +66,7 @@ class _Graph:
         self.onnx, self.nodes, self.constants = onnx, list[Any](), list[Any]()
 
     def add(self, operator: str, *inputs: Any, name: str | None = None, **attributes: Any) -> str:
-        """Add a node and return its output's name; inputs that are no names become constants."""
+        """Add a node and return its output's name; inputs that are arrays or numbers become constants."""
         output = name or f"v{len(self.nodes)}"
         names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         self.nodes.append(self.onnx.helper.make_node(operator, names, [output], **attributes))
@@ -100,6 +100,7 @@ def _outputs(graph: _Graph, slim: write.Slim) -> list[Any]:
     scores = graph.add("Add", scores, intercept)
     logits = graph.add("Mul", scores, np.atleast_1d(np.asarray(facts["slopes"], np.float64)))
     logits = graph.add("Add", logits, np.atleast_1d(np.asarray(facts["offsets"], np.float64)))
+    # softmax(0, s) is the sigmoid of s, so that two classes need no graph of their own
     if slim.outer.shape[1] == 1:  # the log odds of the second class
         logits = graph.add("Concat", graph.add("Mul", logits, np.zeros(1)), logits, axis=1)
     place = graph.add("ArgMax", logits, axis=1, keepdims=0)
@@ -208,10 +209,12 @@ def _additive(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray
     for j, scale in enumerate(np.broadcast_to(kernel["length_scale"], n)):
         column, own = graph.add("Gather", x, [j], axis=1), {**inner, "length_scale": scale / n**0.5}
         each.append(_kernel(graph, own, column, centres[:, [j]]))
+    # Σ_{i<j} k_i·k_j = Σ_j (k_1 + … + k_{j−1})·k_j; in a single column all parts are the same kernel
     sums = list(accumulate(each, add))
     pairs = [graph.add("Mul", before, own) for before, own in zip(sums, each[1:], strict=False)] or each
     together = _kernel(graph, {**inner, "length_scale": kernel["length_scale"]}, x, centres)
     weights = np.array([kernel["order_1"], kernel["order_2"], kernel["dense"]])
+    # means over columns and over pairs of them
     weights /= weights.sum() * np.array([n, max(n * (n - 1) / 2, 1), 1])
     parts = zip([sums[-1], reduce(add, pairs), together], weights.tolist(), strict=True)
     return reduce(add, [graph.add("Mul", part, weight) for part, weight in parts])

@@ -71,6 +71,7 @@ def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
         one = two = np.zeros((len(x), len(y)))
         for j in range(n):
             own = gram(inner, x[:, [j]] * n**0.5, y[:, [j]] * n**0.5)
+            # Σ_{i<j} k_i·k_j, each column's kernel times the sum of those before it
             one, two = one + own, two + one * own
         w = np.array([kernel["order_1"], kernel["order_2"], kernel["dense"]])
         three = [one / n, two / (n * (n - 1) / 2) if n > 1 else one, gram(inner, x, y)]

@@ -43,8 +43,10 @@ def export(model: models.RidgeModel, folder: str | os.PathLike[str], *, overwrit
         temporary.mkdir(parents=True)
         np.save(temporary / "inner.npy", slim.inner)
         np.save(temporary / "outer.npy", slim.outer)
+        # Python would write NaN, which is not JSON, and other readers refuse it
         (temporary / "model.json").write_text(json.dumps(slim.facts, allow_nan=False, indent=1), "utf-8")
         (temporary / "reader.py").write_bytes((files("rff_dist.export") / "reader.py").read_bytes())
+        # a folder cannot be replaced in one step: for a moment there is none, never half of one
         if place.exists():
             shutil.rmtree(place)
         os.replace(temporary, place)

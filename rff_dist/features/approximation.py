@@ -175,6 +175,7 @@ def error_curve(
     # axes: sample, number of components, measure
     measured = np.array([_measure(exact, feature_map, rows, widths) for rows in samples])
     centre = measured.mean(axis=0)
+    # Student's t: samples share no row, so their errors count as independent
     spread = scipy.special.stdtrit(n_repeats - 1, (1 + sampling.confidence) / 2) / math.sqrt(n_repeats)
     half_width = spread * measured.std(axis=0, ddof=1)
     errors = []
@@ -235,6 +236,7 @@ def _measure(
 ) -> list[tuple[float, float, float, float, float]]:
     """Return mean, max, operator norm, relative operator norm and ‖K‖, for each number of components."""
     gram = kernel(feature_map.prepare(rows))
+    # K is positive semi-definite, so its largest eigenvalue alone is its norm
     norm = float(scipy.linalg.eigvalsh(gram, subset_by_index=[len(gram) - 1] * 2)[0])
     if not norm > 0:
         raise DataError("the kernel is 0 on all sampled rows, so that no error is relative to it")
@@ -242,6 +244,7 @@ def _measure(
     for estimate in _estimates(feature_map, rows, widths):
         error = estimate - gram
         size = np.abs(error)
+        # a difference of two such matrices may have its largest eigenvalue at either end
         largest = float(np.abs(scipy.linalg.eigvalsh(error)[[0, -1]]).max())
         measured.append((float(size.mean()), float(size.max()), largest, largest / norm, norm))
     return measured
@@ -257,6 +260,7 @@ def _estimates(feature_map: maps.FeatureMap, rows: NDArray[Any], widths: Sequenc
     Z = feature_map.transform(rows)
     start, total = 0, np.zeros((len(rows), len(rows)), Z.dtype)
     for D in widths:
+        # Z Z' is a sum over components, so each width adds only those since the width before
         total += Z[:, start:D] @ Z[:, start:D].conj().T
         yield total * (feature_map.n_components / D)  # Z is scaled for the mean over all components
         start = D

@@ -77,6 +77,7 @@ class CosineFeatureMap(maps.FeatureMap):
 
     @property
     def squared_norm(self) -> float | None:
+        # cos² + sin² = 1 for each of D/2 frequencies
         return self._one**2 * self.n_components / 2 if self.phases is None else None
 
     @property
@@ -136,6 +137,7 @@ class CosineFeatureMap(maps.FeatureMap):
         """Write unnormalised components `start:stop`, both even for pairs: float32 cosines and sines."""
         each = self.per_frequency
         first, last = start // each, stop // each
+        # `out` itself is the scratch: angles come as float32 copies, so lines may overwrite it
         for frequencies, rows, angles in self.angles(inputs, first, last, out[: last - first]):
             lines = out[each * frequencies.start : each * frequencies.stop, rows]
             if self.phases is not None:
@@ -183,6 +185,7 @@ def interleave(even: Float32Array, odd: Float32Array, out: NDArray[np.int16]) ->
     """
     first, second = even.astype(np.int32), odd.astype(np.int32)
     low, high = (first, second) if sys.byteorder == "little" else (second, first)
+    # else the sign of a negative lower half would fill the upper one
     low &= 0xFFFF
     high <<= 16
     np.bitwise_or(low, high, out=out.view(np.int32))

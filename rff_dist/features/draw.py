@@ -259,6 +259,7 @@ def _proportional(sampled: _Weighted[base.Kernel], n_features: int, total: int) 
     if not sampled:
         return []
     sizes = np.array([weight * _typical_size(kernel, n_features) for weight, kernel in sampled])
+    # in units of two components, with one unit per term set aside
     wanted = (total // 2 - len(sampled)) * sizes / sizes.sum()
     shares = np.floor(wanted).astype(int)
     # what rounding down left goes to the largest remainders
@@ -272,6 +273,7 @@ def _typical_size(kernel: base.Kernel, n_features: int) -> float:
     inner, columns = _columns_of(kernel, n_features)
     if isinstance(inner, Min) and inner.is_bound:
         lower, upper = inner.interval(len(columns))
+        # the mean of k(x, x) = Σ_d x_d − lower_d over the interval
         return float((upper - lower).sum() / 2)
     return 1.0
 

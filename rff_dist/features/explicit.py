@@ -119,6 +119,7 @@ def draw_thresholds(
     turns = np.arange(n_components)
     which, index = turns % len(columns), turns // len(columns)
     shift = counter_uniforms(seed, _THRESHOLD_STREAM, len(columns), 1)[:, 0]
+    # min(x, y) − lower = ∫ 1{t ≤ x}·1{t ≤ y} dt over the interval, which thresholds average
     places = (_radical_inverse(index) + shift[which]) % 1.0
     thresholds = lower[which] + (upper - lower)[which] * places
     counts = np.bincount(which, minlength=len(columns))
@@ -179,6 +180,7 @@ def make_monomials(kernel: explicit.Polynomial, columns: IntArray, *, width: int
     choices = [*columns.tolist(), *([-1] if offset else [])]
     products = np.array(list(combinations_with_replacement(choices, degree)), np.int64)
     repeats = [map(math.factorial, Counter(row).values()) for row in products.tolist()]
+    # multinomial coefficients: a product of k different entries stands k! times in the expanded power
     orders = [math.factorial(degree) // math.prod(counts) for counts in repeats]
     constants = (products < 0).sum(axis=1)
     factors = np.sqrt(np.array(orders, np.float64) * offset**constants)
@@ -221,6 +223,8 @@ class PolynomialFeatureMap(ExplicitFeatureMap):
                 sketch = np.zeros((self.size, len(part)))
                 for bucket, sign, column in zip(buckets, signs, [*self.columns, -1], strict=True):
                     sketch[bucket] += sign * (np.sqrt(self.offset) if column < 0 else part[:, column])
+                # a convolution of count sketches is the sketch of the tensor product, and a product in the
+                # spectrum
                 spectrum = spectrum * np.fft.rfft(sketch, axis=0)
             out[:, first : first + rows] = np.fft.irfft(spectrum, n=self.size, axis=0)[start:stop]
 

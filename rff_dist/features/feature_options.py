@@ -1,7 +1,7 @@
 """Which features of a kernel are drawn: the options that all models share, each declared once.
 
-A group checks itself when it is made. Kernels and features are imported then, not sooner: `--help` shows
-these options too, and is not to wait for SciPy.
+A group checks itself when it is made. Kernels and features are imported then, not sooner, because `--help`
+shows these options too and must not wait for SciPy.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ _TOLERANCE = 1e-4  # in -2·log evidence per row and target: 0.1 nats for 2,000 
 
 @dataclass(frozen=True, slots=True)
 class TunedKernel:
-    """A kernel with the length scales of the largest evidence, and how they were found.
+    """A kernel with the length scales of the largest evidence, and facts about the search.
 
     `kernel`: with these length scales, in units of the (standardised) inputs.
     `alpha`: noise variance over signal variance: ridge's penalty, for any number of rows.
@@ -189,6 +189,7 @@ class Rows:
         """
         n, n_targets = self.n_observations, self.targets.shape[1]
         total = (self.targets**2).sum(axis=0)
+        # log evidence: −½·[n·log(2πσ²) + n + log det(I + K/α)], where σ² = misfit/n is the maximising noise
         least = len(eigenvalues) * np.finfo(np.float64).eps * total  # a smaller misfit is rounding
 
         def misfit(alpha: float) -> FloatArray:
@@ -199,6 +200,8 @@ class Rows:
             log_determinant = np.log1p(eigenvalues * np.exp(-log_alpha)).sum()
             return float(n * np.log(misfit(np.exp(log_alpha)) / n).sum() + n_targets * log_determinant)
 
+        # the evidence may have several maxima in α: a grid, a factor of 1.8 apart, finds the bracket of the
+        # best
         grid = np.linspace(np.log(ALPHA_RANGE[0]), np.log(ALPHA_RANGE[1]), 49)
         best = int(np.argmin([value(x) for x in grid]))
         around = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
@@ -235,17 +238,21 @@ class ExactObjective:
         covariance[np.diag_indices_from(covariance)] += alpha
         factor, solved = _factor_and_solve(covariance, rows.targets, alpha)
         # targets are up to 1, but those of a few rows may all be at the mean
+        # y'(I + K/α)⁻¹y = α·y'(K + α)⁻¹y
         misfit = np.maximum(alpha * (rows.targets * solved).sum(axis=0), 1e-30)
         log_determinant = 2 * np.log(np.diag(factor)).sum() - len(factor) * np.log(alpha)
         value = n * np.log(misfit / n).sum() + n_targets * log_determinant
 
         inverse = _inverse(factor)
+        # α·∂misfit/∂α = misfit − α²·‖(K + α)⁻¹y‖²
         by_log_alpha = n * (1 - alpha**2 * (solved**2).sum(axis=0) / misfit).sum()
         by_log_alpha += n_targets * (alpha * np.trace(inverse) - len(factor))
+        # ∂log det = tr((K + α)⁻¹·∂K), ∂misfit = −α·y'(K + α)⁻¹·∂K·(K + α)⁻¹y; shape (n_samples, n_samples)
         by_covariance = n_targets * inverse - (n * alpha / misfit * solved) @ solved.T
         if roots is not None:
             by_covariance *= np.multiply.outer(roots, roots)
         by_parameters = kernel.gradient(rows.inputs, by_covariance)
+        # one length scale moves all columns' scales alike, so their derivatives add up
         if n_scales == 1:
             n_features = rows.inputs.shape[1]
             by_parameters = np.append(by_parameters[:n_features].sum(), by_parameters[n_features:])
@@ -326,11 +333,13 @@ class Objective:
         factor, weights = _factor_and_solve(gram, Z.T @ self.rows.targets, alpha)
         residuals = self.rows.targets - Z @ weights
         squares = (weights**2).sum(axis=0)
+        # equal to y'y − y'Z(Z'Z + α)⁻¹Z'y, but a sum of squares, which cannot cancel
         misfit = (residuals**2).sum(axis=0) + alpha * squares
         log_determinant = 2 * np.log(np.diag(factor)).sum() - n_components * np.log(alpha)
         value = n * np.log(misfit / n).sum() + n_targets * log_determinant
 
         inverse = _inverse(factor)
+        # weights minimise the misfit, so it changes with α and with Z as if they were held fixed
         by_log_alpha = n * alpha * (squares / misfit).sum()
         by_log_alpha += n_targets * (alpha * np.trace(inverse) - n_components)
         by_Z = (2 * n_targets) * (Z @ inverse)
@@ -339,6 +348,7 @@ class Objective:
         # both. It also holds the weights' roots, which the chain rule needs once.
         half = n_components // 2
         by_angle = by_Z[:, half:] * Z[:, :half] - by_Z[:, :half] * Z[:, half:]
+        # angles are Σ_j x_j·ω_j/ℓ_j, so that ∂angle/∂log ℓ_j = −x_j·ω_j/ℓ_j
         by_log_scale = -((self.rows.inputs.T @ by_angle) * self.frequencies).sum(axis=1) / scales
         if len(parameters) == 2:
             by_log_scale = by_log_scale.sum(keepdims=True)
@@ -434,14 +444,15 @@ def maximize_evidence(
 
     All searches climb by L-BFGS-B. Short ones use the kernel itself on 250 to 400 rows, and the best goes on
     with 400. Features of all rows polish its end, O(n_samples · n_components²) for each of some dozens of
-    evaluations, but for additive kernels, whose weights they do not tell. Features replace a kernel that is
-    not `differentiable` throughout. The result does not depend on the number of threads.
+    evaluations. Additive kernels are not polished, because features do not determine their weights. For a
+    kernel that is not `differentiable`, all searches use features. The result does not depend on the number
+    of threads.
 
     `kernel`: its own length scale is replaced, and the weights of an additive one that are not 0.
     `X`: float64 array of shape (n_samples, n_features). (Standardised) inputs; finite.
     `y`: float64 array of shape (n_samples, n_targets). Targets share the length scales and α. Their means are
       subtracted, and constant targets are left out.
-    `weights`: float64 array of shape (n_samples,). How often a row counts; see `likelihood_weights`.
+    `weights`: float64 array of shape (n_samples,). How many times a row counts; see `likelihood_weights`.
     `start`: the only search begins here: for a kernel much like a tuned one.
     `told`: called from several threads with the number of steps taken, and how many there may be.
     Raises InvalidParameterError if the kernel is not one with a length scale; DataError if all targets are
@@ -505,20 +516,21 @@ def maximize_evidence(
                 ends.append(best := climb(exactly(CLIMBED_ROWS), best.x))
             if not exact or (n_samples > search.exact_up_to and not len(logits)):
                 ends.append(best := climb(with_features(2, search.n_components), best.x))
-        found = kernel_at(unit, best.x[:-1], n_features) if exact else unit
+        tuned_unit = kernel_at(unit, best.x[:-1], n_features) if exact else unit
         scales = np.broadcast_to(np.exp(best.x[:n_scales]), n_features)
         if exact and n_samples <= search.exact_up_to:
             log_evidence, alpha, noise = exactly(n_samples).log_evidence(best.x[:-1])
         else:
             compared = COMPARED_COMPONENTS * search.n_components
-            referee = with_features(3, compared, found.with_length_scale(1.0))
+            referee = with_features(3, compared, tuned_unit.with_length_scale(1.0))
             log_evidence, alpha, noise = referee.log_evidence(scales)
     all_noise = np.full(y.shape[1], np.nan)
     with np.errstate(over="ignore"):  # beyond float64 a variance is infinite, while log evidences are not
         all_noise[varying] = noise * largest**2
+    # back to the units of the (standardised) inputs
     scales = scales * units
     tuned = TunedKernel(
-        kernel=found.with_length_scale(scales if per_feature else float(scales[0])),
+        kernel=tuned_unit.with_length_scale(scales if per_feature else float(scales[0])),
         alpha=alpha,
         noise_variance=tuple(all_noise.tolist()),
         log_evidence=float(log_evidence - rows.n_observations * np.log(largest).sum()),

@@ -54,6 +54,7 @@ class Standardizer:
         standardized = (inputs - self.mean) / self.scale
         for rank in self.ranks:
             values = inputs[..., rank.column]
+            # np.interp gives infinity the score of the last knot, which would hide it from the check
             scores = np.interp(values, rank.inputs, rank.scores)
             standardized[..., rank.column] = np.where(np.isfinite(values), scores, values)
         return np.asarray(standardized)

@@ -144,6 +144,7 @@ class NystromFeatureMap(maps.FeatureMap):
         return self.centres.astype(np.float64)
 
     def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
+        # Zw = V·(T⁻¹w)
         raw = np.array(coefficients, np.float64, order="C")
         with machine.tile_pool():
             cholesky.solve_upper(self.whitener, raw)
@@ -176,6 +177,7 @@ def largest_value(kernel: base.Kernel) -> float | None:
             inner = largest_value(kernel.kernel)
             return None if inner is None else getattr(kernel, "weight", 1.0) * inner
         case base.Sum() | base.Product():
+            # |k(x, y)|² ≤ k(x, x)·k(y, y), and bounds of parts add up or multiply as the parts do
             known = [bound for part in kernel.kernels if (bound := largest_value(part)) is not None]
             join = math.fsum if isinstance(kernel, base.Sum) else math.prod
             return join(known) if len(known) == len(kernel.kernels) else None
@@ -206,6 +208,7 @@ def draw_nystrom(
     """
     kernel = kernel.with_default_length_scales(lambda part, columns: 1.0)
     kernel.check_columns(sample.shape[1])
+    # two equal centres would make the Gram singular
     points = np.unique(sample, axis=0)
     wanted = min(n_components, len(points))
     chosen = RULES[nystrom.centres](points.astype(np.float64), kernel, wanted, seed)
@@ -249,6 +252,7 @@ def _factor(feature_map: NystromFeatureMap) -> FloatArray | None:
         if cholesky.cholesky_in_place(gram, pool) is not None:
             return None
     for tile in cholesky.tiles_of(size):
+        # the factorisation leaves old numbers below the diagonal
         gram[tile, : tile.start] = 0.0
         gram[tile, tile] = np.triu(gram[tile, tile])
     gram.setflags(write=False)
@@ -309,6 +313,7 @@ def choose_by_pivots(points: FloatArray, kernel: base.Kernel, n_centres: int, se
     """
     columns = np.empty((n_centres + _PROPOSALS, len(points)))  # F' of K ≈ FF'
     left = kernel.diagonal(points).astype(np.float64)
+    # once the trace is rounding error, further pivots would be noise
     exhausted = len(points) * np.finfo(np.float64).eps * left.sum()
     chosen: list[int] = []
     turn = 0
@@ -317,6 +322,7 @@ def choose_by_pivots(points: FloatArray, kernel: base.Kernel, n_centres: int, se
             uniforms = counter_uniforms(seed, _STREAM + turn, _PROPOSALS, 2)
             proposed = pick(left, uniforms[:, 0])
             known = columns[: len(chosen)]
+            # shape (256, 256): what chosen centres leave of the proposals' own Gram
             residual = kernel.gram(points[proposed], points[proposed])
             residual -= known[:, proposed].T @ known[:, proposed]
             kept = proposed[_accept(residual, left[proposed], uniforms[:, 1])]
@@ -325,11 +331,13 @@ def choose_by_pivots(points: FloatArray, kernel: base.Kernel, n_centres: int, se
             for first in range(0, len(points), step):
                 part = slice(first, first + step)
                 new[:, part] = kernel.gram(points[kept], points[part])
+                # rows of K − FF' at the new pivots; divided by their factor they are the next rows of F'
                 new[:, part] -= known[:, kept].T @ known[:, part]
             factor = np.ascontiguousarray(new[:, kept])
             stopped = cholesky.cholesky_in_place(factor, pool)
             assert stopped is None, "`_accept` found all pivots positive by the same elimination"
             cholesky.solve_transposed(factor, new)
+            # the diagonal of K − FF'
             left -= np.square(new).sum(axis=0)
             chosen += kept.tolist()
             # probabilities: rounding must not make them negative, or let a row be chosen twice

@@ -106,6 +106,7 @@ def errors_of(y: FloatArray, weights: FloatArray, predictions: FloatArray, inter
     `predictions`: float64 array of shape (n_samples, n_targets).
     `intercept`: float64 array of shape (n_targets,). The model's; see `Errors`.
     """
+    # about the intercept, which is near the mean: the variance then loses few digits
     residual, target = y - predictions, y - intercept
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
         sums = [weights @ values for values in (residual**2, np.abs(residual), residual, target, target**2)]

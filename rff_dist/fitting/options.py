@@ -40,7 +40,7 @@ _GRID = f"LOW:HIGH:N with 0 < LOW < HIGH and N from 2 to {MAX_ALPHAS}, such as 1
 
 
 def read_grid(text: str) -> list[float]:
-    """Read a range LOW:HIGH:N, of N values in equal ratios."""
+    """Read a range LOW:HIGH:N, of N values that are evenly spaced on a logarithmic scale."""
     low, high, count = map(float, text.split(":"))
     if not (0 < low < high < math.inf and count.is_integer() and 2 <= count <= MAX_ALPHAS):
         raise ValueError(text)
@@ -85,7 +85,7 @@ def read_widths(n_components: Components, map: str, features: FeatureKind) -> li
         )
     widths = [n_components] if np.ndim(n_components) == 0 else list(cast("Sequence[int]", n_components))
     if not widths:
-        raise InvalidParameterError("`n_components` is empty; expected at least one width")
+        raise InvalidParameterError("`n_components` is empty; expected at least one number of components")
     return sorted({feature_options.check_width(width, map, features) for width in widths})
 
 
@@ -219,8 +219,8 @@ class RidgeOptions(FeatureOptions):
         takes=Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | NonNegative | Positives,
     )
     alphas: Sequence[float] | None = fields.option(
-        "Values that a criterion chooses alpha from. LOW:HIGH:N: N values in equal ratios. By default the "
-        "whole range.",
+        "Values that a criterion chooses alpha from. LOW:HIGH:N: N values, evenly spaced on a logarithmic "
+        "scale. By default the whole range.",
         default=None,
         unit="LOW:HIGH:N|A1,A2,…",
         takes=Grid | None,
@@ -311,11 +311,11 @@ class RidgeOptions(FeatureOptions):
         named = isinstance(self.alpha, str)
         if self.alpha not in ("auto", "cv") if named else not np.all(np.asarray(self.alpha) > 0):
             return f"`alpha` is {self.alpha!r}"
-        asked = {
+        reasons = {
             f"`n_components` is {self.n_components!r}": are_several(self.n_components),
             f"`conformal` is {self.conformal!r}": bool(self.conformal),
         }
-        return next((words for words, is_so in asked.items() if is_so), None)
+        return next((words for words, is_so in reasons.items() if is_so), None)
 
     @property
     def kinds(self) -> list[FeatureKind]:

@@ -226,6 +226,7 @@ def _within_memory(plan: Callable[[PlannedFit], Plan], fit: PlannedFit) -> Plan:
     planned = plan(fit)
     for who, needed, limit in planned.shortages:
         advice = "lower n_components, or"
+        # memory grows with D, so the largest D that fits is found by bisection
         smaller = range(512, fit.n_components, 512)
         if largest := bisect_left(smaller, True, key=too_large):
             advice = f"lower n_components to {smaller[largest - 1]:_} or"
@@ -263,15 +264,15 @@ def _plan_direct(fit: PlannedFit) -> Plan:
     tile_bytes += n_threads * (8 * REGION**2 + 4 * specs.OUTPUT_TILE * height)
     # blocks are added in place, but a worker's total, a run's total and their sum exist at once
     held = 3 if machines.separate_client and n_blocks > 1 else 1
-    beside_bytes = PROCESS_BYTES + block_bytes + tile_bytes
+    other_bytes = PROCESS_BYTES + block_bytes + tile_bytes
     # a part has whole cells of Z'Z, so that each keeps the bits of one pass
     cell_bytes = 8 * _limbs(n_samples) * specs.cell_components(n_components) ** 2 * n_folds * n_maps
     limit, n_parts = machines.memory_limit, 1
     if sums.in_parts and machines.separate_client and limit is not None:
-        room = (limit - beside_bytes) // held
+        room = (limit - other_bytes) // held
         n_parts = _parts_for(statistics_bytes, room, cell_bytes)
     part_bytes = statistics_bytes if n_parts == 1 else statistics_bytes // n_parts + cell_bytes
-    pass_bytes = beside_bytes + part_bytes * held
+    pass_bytes = other_bytes + part_bytes * held
     factor_bytes = 8 * n_components**2 if sums.whitened else 0
     solve_bytes = _bytes_to_solve(fit, one_set) + factor_bytes
     feature_flops = n_parts * n_components * (n_features + n_targets + 1)
@@ -396,6 +397,7 @@ def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
     if needs is not None:
         return replace(plan_fit(fit), reason=f"{needs}, which takes the sums of Z'Z")
     iterating = _plan_pcg(fit)
+    # of a Cholesky factorisation
     factoring = fit.n_components**3 / 3
     # only fixed-point features are multiplied by bytes
     exact_bytes = not fit.sums.whitened and options.precision == "standard"
@@ -414,6 +416,7 @@ def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
 
 def _limbs(n_samples: int) -> int:
     """Return how many 64-bit integers hold the sum of so many products."""
+    # a product of features is at most 1, which is 2**FRACTION_BITS on the grid of the sums
     return 1 if n_samples <= 1 << (specs.LIMB_BITS - specs.FRACTION_BITS) else 2
 
 
@@ -507,6 +510,7 @@ def plan_readings(
     Raises PlanError if memory is too small for a single candidate.
     """
     for n_readings in range(1, n_candidates + 1):
+        # equal batches: a last reading for one candidate would cost as much as the others
         at_once = -(-n_candidates // n_readings)
         sums = Sums(alpha="cv", features=features, n_folds=n_folds, n_maps=at_once, in_parts=at_once == 1)
         try:
@@ -529,6 +533,8 @@ def measure_gflops() -> float:
     with machine.limit_blas(1):
         for _ in range(3):
             start = time.perf_counter()
+            # NumPy calls dsyrk for a product with the matrix's own transpose: n²·k operations, not 2·n²·k
             np.matmul(matrix, matrix.T)
+            # the fastest of three, since other processes can only slow it down
             best = min(best, time.perf_counter() - start)
     return float(matrix.shape[0] ** 2 * matrix.shape[1] / best / 1e9)

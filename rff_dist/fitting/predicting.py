@@ -64,6 +64,7 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
     def predict(start: int) -> None:
         tile = inputs[start : start + height]
         stripe = np.empty((max(stop - first for first, stop in stripes), len(tile)))
+        # stripes are added in their order, within one thread: the bits depend on D and the tile's rows alone
         total = np.zeros((weights.shape[0], len(tile)))
         for first, stop in stripes:
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
@@ -130,6 +131,7 @@ def write_output[S](
             output.add(columns.ID, ids)
         if attributes is not None:
             output.finish(attributes)
+    # rows that took long to write stay in the ledger, for the next run of the same job
     except BaseException:  # interrupts too
         if place is None or (not n_kept and time.perf_counter() - begun < WORTH_KEEPING_S):
             output.discard()

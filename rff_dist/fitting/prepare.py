@@ -43,11 +43,11 @@ class Prepared:
         return for_dataset.draw(self.inputs(seed), described)
 
     def say(self, label: str, text: str) -> None:
-        """Tell the engine's observers what happens between passes."""
+        """Report to the engine's observers what happens between passes."""
         progress.Announcer(self.engine.observers)(progress.Remark(label, text))
 
     def count(self, label: str, done: int, limit: int) -> None:
-        """Tell observers how many of at most `limit` steps are done, where one pass does not show it."""
+        """Report progress of steps that are no passes: `done` of at most `limit`."""
         progress.Announcer(self.engine.observers)(progress.Rounds(label, limit, done))
 
     def accumulation(self, feature_map: maps.FeatureMap) -> accumulate.Accumulation:
@@ -80,6 +80,7 @@ def prepare(
     passes.check_weight_kind(sample_weight_kind)
     moments = inspection.inspect(dataset, engine=engine) if moments is None else moments
     if standardize is False:
+        # standardised columns have means of 0, so they keep their digits in float32
         inspection.warn_of_lost_digits(moments)
     standardizer = inspection.standardizer_for(dataset, moments, standardize, engine=engine)
     return Prepared(dataset, moments, standardizer, engine, standardize, sample_weight_kind)

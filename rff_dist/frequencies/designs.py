@@ -70,9 +70,11 @@ class Orthogonal:
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> FloatArray:
         isotropic = _isotropic(measure, self.name)
+        # whole blocks, though the last may be cut, so that a longer draw begins with the same frequencies
         n_blocks = -(-n_frequencies // n_features)
         stream = uniforms.STREAMS * first + uniforms.FREQUENCY_STREAM
         numbers = uniforms.counter_uniforms(seed, stream, n_blocks * n_features, n_features)
+        # shape (n_blocks, n_features, n_features): a column is a direction
         directions = _haar_columns(scipy.special.ndtri(numbers).reshape(n_blocks, n_features, n_features))
         columns = directions.transpose(1, 0, 2).reshape(n_features, -1)[:, :n_frequencies]
         return np.ascontiguousarray(columns * _radii(isotropic, n_features, n_frequencies, seed, first))
@@ -238,6 +240,7 @@ class FewColumns:
         n_columns, place, other = uniforms[:, -3:].T
         order = pick(np.array(self.weights), n_columns)
         # products may round up to the number of columns
+        # place and other are uniform: the first column among all, the second among those left
         first = np.minimum(place * n_features, n_features - 1).astype(np.intp)
         second = np.minimum(other * (n_features - 1), n_features - 2).astype(np.intp)
         second += second >= first

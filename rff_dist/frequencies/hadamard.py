@@ -99,7 +99,9 @@ def _multiply(rotations: FloatArray, signs: FloatArray, inputs: FloatArray, work
     n_blocks, (p, n_rows) = len(signs), inputs.shape
     x, y = work[:, : n_blocks * inputs.size]
     chunks = (n_blocks, p // CHUNK, CHUNK, n_rows)
+    # Q: each group of 16 coordinates by its rotation, for all blocks at once
     np.matmul(rotations, inputs.reshape(chunks[1:]), out=x.reshape(chunks))
+    # H'⊗I mixes the groups with each other; then H·S₁ and H·S₂ mix all coordinates
     x, y = _transform(x, y, p // CHUNK, CHUNK * n_rows)
     for i in range(2):
         signed = x.reshape(n_blocks, p, n_rows)
@@ -118,6 +120,7 @@ def _transform(x: FloatArray, y: FloatArray, order: int, inner: int) -> tuple[Fl
     below = order * inner
     for factor in _factors(order):
         below //= factor
+        # an axis of length `factor` between what is already transformed and the `below` numbers after it
         shape = (-1, factor, below)
         np.matmul(_hadamard(factor), x.reshape(shape), out=y.reshape(shape))
         x, y = y, x

@@ -28,6 +28,7 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
     `stream`: which of the seed's independent streams.
     Returns `uniforms`, float64 array of shape (n_rows, n_columns): odd multiples of 2**-53.
     """
+    # each row starts at a counter step of its own, so that a longer draw adds rows and changes none
     words_per_row = -(-n_columns // WORDS) * WORDS
     raw = philox(seed, stream).random_raw(n_rows * words_per_row)
     return _uniforms(raw.reshape(n_rows, words_per_row)[:, :n_columns])

@@ -135,6 +135,7 @@ class Additive(stationary.Stationary):
     def gradient(self, X: FloatArray, G: FloatArray) -> FloatArray:
         n, kernel = X.shape[1], self.kernel
         scaled, weights = X / self.length_scales(n), self.weights(n)
+        # of S = Σ_ij G_ij·k(x_i, x_j): by log ℓ_j of each column, and by the weight of each part
         by_log_scales, by_weights = np.zeros(n), np.zeros(3)
         for rows in _strips(*G.shape):
             # each pair of rows once, with both of its places in G
@@ -144,20 +145,24 @@ class Additive(stationary.Stationary):
             each, steep = zip(*map(kernel.with_steepness, distances), strict=True)
             one, two = _orders(each, n)
             dense, together = kernel.with_steepness(scipy.spatial.distance.cdist(scaled[rows], right))
+            # the kernel is linear in the weights, so its derivative by one is that part's Gram
             by_weights += [np.vdot(pairs, part) for part in (one, two, dense)]
             # columns' squared distances are n times those of the dense kernel
             together = pairs * together * (weights[2] / n)
+            # back from the mean over columns to their sum e₁
             one *= n
             for j, distance in enumerate(distances):
                 # the derivative of Σ_{i<j} k_i·k_j by one factor is the sum of the others
                 alone = one - each[j]
                 alone *= weights[1] / max(_n_pairs(n), 1)
+                # so far ∂k/∂k_j; times `steep` and the squared distance it is the derivative by log ℓ_j
                 alone += weights[0] / n
                 alone *= steep[j]
                 alone *= pairs
                 alone += together
                 distance *= distance
                 by_log_scales[j] += np.vdot(alone, distance)
+        # weights are the softmax of the logits: ∂w_a/∂logit_b = w_a·(1[a = b] − w_b)
         by_logits = weights * (by_weights - weights @ by_weights)
         return np.append(by_log_scales, by_logits[np.array(self._given) > 0])
 
@@ -166,10 +171,10 @@ def _orders(each: Iterable[FloatArray], n_features: int) -> tuple[FloatArray, Fl
     """Return the means of the columns' Gram matrices, and of their products over pairs."""
     one: Any = 0.0
     two: Any = 0.0
-    for own in each:
+    for gram in each:
         # with each column its products with those before: (e₁² − Σ k_j²)/2 would lose digits
-        two = two + one * own
-        one = one + own
+        two = two + one * gram
+        one = one + gram
     return one / n_features, two / max(_n_pairs(n_features), 1)
 
 
@@ -188,5 +193,6 @@ def _distances(left: FloatArray, right: FloatArray) -> Iterator[FloatArray]:
     for a, b in zip(left.T, right.T, strict=True):
         distance = np.subtract.outer(a, b)
         np.abs(distance, out=distance)
+        # column j has the length scale ℓ_j/√n_features, see `Additive`
         distance *= np.sqrt(left.shape[1])
         yield np.minimum(distance, stationary.FAR, out=distance)

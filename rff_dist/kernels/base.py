@@ -39,7 +39,7 @@ class Kernel(ABC):
     """A positive semi-definite function of two points.
 
     Call it on two sets of points to get the exact Gram matrix. `k1 + k2`, `k1 * k2`, `c * k` and `k + c` are
-    kernels again, and `k.on([0, 3])` sees these input columns only.
+    kernels again, and `k.on([0, 3])` is the kernel of input columns 0 and 3 only.
     """
 
     name: ClassVar[str]
@@ -55,7 +55,9 @@ class Kernel(ABC):
         left = np.atleast_2d(np.asarray(X, np.float64))
         right = left if Y is None else np.atleast_2d(np.asarray(Y, np.float64))
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
-            raise DataError(f"X has shape {left.shape} and Y {right.shape}; expected as many columns in both")
+            raise DataError(
+                f"X has shape {left.shape} and Y {right.shape}; expected the same number of columns"
+            )
         return self.gram(left, right)
 
     @abstractmethod
@@ -76,7 +78,7 @@ class Kernel(ABC):
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
         """Return the kernel, with parameters that depend on the inputs' range filled in.
 
-        `lower`, `upper`: float64 arrays of shape (n_features,). Least and largest value of each
+        `lower`, `upper`: float64 arrays of shape (n_features,). Smallest and largest value of each
           (standardised) input column.
         """
         return self
@@ -346,7 +348,7 @@ def as_shift_invariant(kernel: Kernel) -> ShiftInvariant | None:
 
 @dataclass(frozen=True, repr=False)
 class Product(_Several):
-    """k1 · k2 · …: points are alike if all factors say so."""
+    """k1 · k2 · …: large only for points for which every factor is large."""
 
     name = "product"
 
@@ -368,6 +370,7 @@ class Product(_Several):
     def terms(self) -> list[Term]:
         terms = [Term(1.0, ())]
         for kernel in self.kernels:
+            # brackets are multiplied out: a product of sums has as many terms as the product of their numbers
             pairs = itertools.product(terms, kernel.terms())
             terms = [Term(a.weight * b.weight, (*a.factors, *b.factors)) for a, b in pairs]
         return terms
@@ -391,6 +394,8 @@ class ShiftInvariantProduct(Product, ShiftInvariant):
     ) -> FloatArray:
         total = np.zeros((n_features, n_frequencies))
         for kernel in self.kernels:
+            # the characteristic function of a sum of independent vectors is the product of theirs (Bochner);
+            # shared uniforms would make them dependent, so each factor takes the next ones
             total += kernel.draw(design, n_features, n_frequencies, seed, first=first)
             first += kernel.n_uniforms(n_features)
         return total
@@ -483,6 +488,7 @@ class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc] 
         self, design: designs.Design, n_features: int, n_frequencies: int, seed: int, *, first: int
     ) -> FloatArray:
         frequencies, columns = np.zeros((n_features, n_frequencies)), list(self.columns)
+        # cos(ω'Δ) ignores a column whose frequency is 0
         frequencies[columns] = self.kernel.draw(design, len(columns), n_frequencies, seed, first=first)
         return frequencies
 
@@ -500,8 +506,9 @@ def design_for(kernel: Kernel, design: str | designs.Design = "auto") -> designs
     """
     if design == "auto":
         factors = _with_measures(kernel)
-        inner = [one.kernel if isinstance(one, ShiftInvariantOnColumns) else one for one in factors]
-        names = {"orthogonal" if one.isotropic else one.other_design for one in inner}
+        inner = [f.kernel if isinstance(f, ShiftInvariantOnColumns) else f for f in factors]
+        names = {"orthogonal" if kernel.isotropic else kernel.other_design for kernel in inner}
+        # one design serves all parts: orthogonal only if every part can take it
         design = next((name for name in ("quasi-monte-carlo", "iid") if name in names), "orthogonal")
     return designs.find_design(design)
 
@@ -514,7 +521,7 @@ def check_design(kernel: Kernel, design: str | designs.Design, n_features: int) 
 
 
 class _Check:
-    """The orthogonal design, in two columns: all take O(n_features³) even for one frequency."""
+    """The orthogonal design, tried in two columns: in all of them one frequency takes O(n_features³)."""
 
     name = "check"
 

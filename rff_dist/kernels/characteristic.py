@@ -1,10 +1,9 @@
 """Characteristic functions E exp(i·t·ω) of SciPy's distributions of one number, to about 1e-12.
 
 Some distributions have a closed form here; discrete distributions are summed over their values. All others
-need only the
-distribution function, which exists even for heavy tails and for densities with poles. It is fitted by
-Legendre series on panels, fine ones where it is rough. Each panel's part of the integral is then a sum of
-spherical Bessel functions: Filon's method, as exact for rapid oscillation as for slow (Iserles 2004).
+need only the distribution function, which exists even for heavy tails and for densities with poles. It is
+fitted by Legendre series on panels, fine ones where it is rough. Each panel's part of the integral is then a
+sum of spherical Bessel functions: Filon's method, as exact for rapid oscillation as for slow (Iserles 2004).
 """
 
 # The mean over 2**20 quantiles (quasi-Monte Carlo) would be less code, but for |t| up to 100 it is off by
@@ -29,6 +28,7 @@ _DEGREE = 15
 _NODES, _NODE_WEIGHTS = legendre.leggauss(_DEGREE + 1)
 # from values at the nodes to Legendre coefficients, exact for polynomials of the degree
 _TO_SERIES = legendre.legvander(_NODES, _DEGREE) * _NODE_WEIGHTS[:, np.newaxis]
+# c_k = (k + ½)·Σ_i w_i·f(x_i)·P_k(x_i), by the polynomials' orthogonality
 _TO_SERIES *= np.arange(_DEGREE + 1) + 0.5
 # For the last coefficients, tried in turn: some distributions are rougher.
 _TOLERANCES = (1e-14, 1e-13, 1e-12)
@@ -58,7 +58,7 @@ class Law:
 
     @classmethod
     def of(cls, distribution: Any) -> Self:
-        """Return the distribution of a frozen distribution.
+        """Return a frozen distribution of scipy.stats as a `Law`.
 
         Raises InvalidParameterError if it is not a frozen distribution of one number, or has invalid
           parameters.
@@ -137,14 +137,15 @@ class Law:
         """Return E exp(i·t·ω) for each entry of t; real for closed forms that are.
 
         Raises InvalidParameterError if the distribution has no closed form here and its distribution function
-          is too
-          rough.
+          is too rough.
         """
         parameters = dict(self.parameters)
         loc, scale = parameters.pop("loc"), parameters.pop("scale", 1.0)
         if self.name in _CLOSED_FORMS:
             values: ComplexArray = _CLOSED_FORMS[self.name](t * scale, **parameters)
+            # E exp(it(ω + loc)) = exp(it·loc)·E exp(itω)
             return values if loc == 0 else values * np.exp(1j * loc * t)
+        # φ(−t) is the conjugate of φ(t), and entries of a Gram repeat: each |t| is computed once
         size, places = np.unique(np.abs(t), return_inverse=True)
         values = _sum_atoms(self, size) if hasattr(self.distribution, "pmf") else _integrate(self, size)
         values = values[places].reshape(t.shape)
@@ -158,6 +159,7 @@ def _logistic(t: FloatArray) -> FloatArray:
     """Return πt/sinh(πt) without overflow."""
     x = np.pi * np.abs(t)
     safe = np.where(x > 0, x, 1.0)
+    # numerator and denominator times exp(−x), because sinh overflows
     return np.where(x > 0, 2 * safe * np.exp(-safe) / -np.expm1(-2 * safe), 1.0)
 
 
@@ -181,10 +183,12 @@ _CLOSED_FORMS: dict[str | None, Callable[..., Any]] = {
     "cauchy": lambda t: np.exp(-np.abs(t)),
     "laplace": lambda t: 1 / (1 + t**2),
     "uniform": lambda t: np.sinc(t / (2 * np.pi)) * np.exp(0.5j * t),
+    # Student's t distribution and the Matérn kernel are a Fourier pair (Rasmussen & Williams 2006, eq. 4.15)
     "t": lambda t, df: matern_bessel(np.sqrt(df) * np.abs(t), df / 2),
     "logistic": _logistic,
     "hypsecant": _hyperbolic_secant,
     "semicircular": _semicircular,
+    # SciPy's uniform and arcsine distributions are those on [0, 1], hence exp(it/2)
     "arcsine": lambda t: scipy.special.j0(t / 2) * np.exp(0.5j * t),
     "expon": lambda t: _gamma(t, 1.0),
     "gamma": _gamma,
@@ -193,8 +197,7 @@ _CLOSED_FORMS: dict[str | None, Callable[..., Any]] = {
 }
 
 
-# -- discrete distributions
-# ----------------------------------------------------------------------------------------
+# -- discrete distributions --------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=32)
@@ -223,6 +226,7 @@ def _sum_atoms(law: Law, t: FloatArray) -> ComplexArray:
     def transform(part: FloatArray) -> ComplexArray:
         return np.asarray(np.exp(1j * np.multiply.outer(part, values)) @ probabilities, np.complex128)
 
+    # 16 MiB of complex numbers at a time
     return _in_parts(transform, t, max(1, 2**20 // len(values)))
 
 
@@ -234,8 +238,7 @@ def _in_parts(function: Callable[[FloatArray], ComplexArray], t: FloatArray, row
     return result
 
 
-# -- distributions with a distribution function alone
-# --------------------------------------------------------------
+# -- distributions with a distribution function alone ------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -274,6 +277,7 @@ def fit_panels(
     done: list[tuple[FloatArray, FloatArray, NDArray[Any]]] = []
     n_panels = 0
     while len(left):
+        # all unfinished panels are evaluated in one call, since SciPy's distributions take long per call
         n_panels += len(left)
         if n_panels > _MAX_PANELS:
             return None
@@ -292,6 +296,7 @@ def fit_panels(
     lefts, rights, all_series = lefts[order], rights[order], all_series[order]
     # slopes are set so that each panel rises as much as the function: rounding and steps lose no probability
     ends = function(np.column_stack([lefts, rights]))
+    # P_k(1) − P_k(−1) is 2 for odd k and 0 for even k
     all_series[:, 1] += (ends[:, 1] - ends[:, 0]) / 2 - all_series[:, 1::2].sum(axis=1)
     return Panels(lefts, rights, all_series.T)
 
@@ -299,12 +304,15 @@ def fit_panels(
 @lru_cache(maxsize=32)
 def _density_panels(law: Law) -> Panels:
     """Return the density on panels, as the derivative of the distribution function's series."""
+    # panels end at quantiles of 2⁻¹, 2⁻², …: each part of a tail has panels of its own width, however heavy
+    # it is
     tails = 2.0 ** -np.arange(1, 51)
     lower, upper = law.distribution.support()
     for tolerance in _TOLERANCES:
         halves = []
         for function, quantiles, end in (
             (law.distribution.cdf, law.distribution.ppf(tails), lower),
+            # above the median by 1 − F, whose digits F loses next to 1
             (lambda x: -law.distribution.sf(x), law.distribution.isf(tails), upper),
         ):
             edges = np.unique(np.r_[quantiles, end])
@@ -312,8 +320,11 @@ def _density_panels(law: Law) -> Panels:
         below, above = halves
         if below is None or above is None:
             continue
+        # by s in [−1, 1], not by x: p(x)·dx = F'(s)·ds, so no panel's width enters, neither here nor in
+        # `_transform`
         density = legendre.legder(np.hstack([below.series, above.series]))
         panels = Panels(np.r_[below.left, above.left], np.r_[below.right, above.right], density)
+        # the probability of all panels: ∫ P_k over [−1, 1] is 2 for k = 0, else 0
         if abs(2 * panels.series[0].sum() - 1) < 1e-11:
             return panels
     raise InvalidParameterError(
@@ -327,6 +338,7 @@ def _transform(panels: Panels, t: FloatArray) -> ComplexArray:
 
     def transform(part: FloatArray) -> ComplexArray:
         with np.errstate(over="ignore"):
+            # infinite arguments would give nan; at 1e300 the Bessel functions are practically 0
             turns = np.minimum(np.multiply.outer(part, panels.half_width), 1e300)
             phases = np.clip(np.multiply.outer(part, panels.centre), -1e300, 1e300)
         turns[turns < 1e-150] = 0  # SciPy's Bessel functions are nan at the smallest numbers
@@ -345,6 +357,7 @@ def _integrate(law: Law, t: FloatArray) -> ComplexArray:
         return _transform(panels, t)
     spread = law.distribution.ppf(0.75) - law.distribution.ppf(0.25)
     edges = [t[-1]]
+    # the function changes on the scale of 1/spread near 0, and more slowly the farther out it is
     while edges[-1] * spread > 0.5:
         edges.append(edges[-1] / 2)
 

@@ -151,4 +151,5 @@ def _check_above(lower: ArrayLike, upper: ArrayLike) -> None:
 
 
 def _some_width(end: FloatArray) -> FloatArray:
+    # 1 alone would vanish next to ends of 2**53 and more
     return np.maximum(1.0, np.abs(end))

@@ -15,7 +15,7 @@ from rff_dist.kernels import additive, base, explicit, stationary
 
 
 def kernel_text(kernel: base.Kernel) -> str:
-    """Return the text that `find_kernel` reads, without length scales; the repr of kernels without a text.
+    """Return the text that `find_kernel` reads, without length scales; the repr if no text describes it.
 
     >>> from rff_dist.kernels.explicit import Linear
     >>> from rff_dist.kernels.stationary import Matern
@@ -108,6 +108,7 @@ def _product(part: str, text: str) -> base.Kernel:
         if (number := _number(factor)) is None:
             kernels.append(_factor(factor, text))
         else:
+            # numbers are gathered into one weight, wherever in the product they stand
             weight *= number
     if not kernels:
         return base.Constant(weight)
@@ -126,14 +127,14 @@ def _parameters(kernel: type[base.Kernel], rest: str, text: str) -> dict[str, An
     parameters: dict[str, Any] = {}
     for pair in rest.split(","):
         name, _, value = (part.strip() for part in pair.partition("="))
-        given = _factor(value, text) if name == "kernel" and name in known else _number(value)
-        if name not in known or given is None or name in parameters:
+        argument = _factor(value, text) if name == "kernel" and name in known else _number(value)
+        if name not in known or argument is None or name in parameters:
             kinds = "each a number (`kernel`: a name) and" if "kernel" in known else "each a number and"
             raise InvalidParameterError(
                 f"`kernel` is {text!r}, but the {kernel.name} kernel does not take {pair.strip()!r}; it has "
                 + (f"{', '.join(known)}, {kinds} given once" if known else "no parameters")
             )
-        parameters[name] = given
+        parameters[name] = argument
     return parameters
 
 

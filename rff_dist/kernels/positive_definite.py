@@ -89,8 +89,8 @@ def check_positive_definite(
 
     Returns
     -------
-    found : PositiveDefiniteness
-        Its `require()` raises where the function failed.
+    result : PositiveDefiniteness
+        Its `require()` raises if the function is not positive definite.
 
     Raises
     ------
@@ -109,8 +109,8 @@ def check_positive_definite(
     >>> from rff_dist import check_positive_definite
     >>> check_positive_definite(lambda r: np.exp(-r), n_features=3).positive_definite
     True
-    >>> found = check_positive_definite(lambda r: r <= 1)
-    >>> found.positive_definite, round(found.worst_frequency, 1)
+    >>> box = check_positive_definite(lambda r: r <= 1)
+    >>> box.positive_definite, round(box.worst_frequency, 1)
     (False, 4.5)
     """
     n_features = check_count(n_features, "n_features")
@@ -151,6 +151,7 @@ def _find_extent(function: _Function) -> float:
     values = _values(function, distances)
     if values[0] <= 0:
         raise DataError(f"the function is {values[0]:g} at the distance 0; a kernel is above 0 there")
+    # a function that oscillates has halved where it first falls, even if it rises again
     low = np.abs(values) < values[0] / 2
     if not low.any():
         raise InvalidParameterError("the function has not halved by the distance 1e9; give the `extent`")
@@ -166,6 +167,7 @@ def _density_on_a_line(function: _Function, extent: float) -> tuple[FloatArray, 
     step = extent / _N_POINTS
     places = np.arange(_N_POINTS, dtype=np.float64)
     values = _values(function, step * places) * (1 - places / _N_POINTS)
+    # the function is even: it enters once from 0 on and once, reversed, from the end of the circle
     # four times as long, for frequencies between the grid's own
     circle = np.r_[values, np.zeros(2 * _N_POINTS + 1), values[:0:-1]]
     density = np.fft.rfft(circle).real * step / (2 * np.pi)
@@ -185,8 +187,11 @@ def _density_in_space(function: _Function, extent: float, n_features: int) -> tu
         problem = "the function is too rough to integrate: it jumps or bends at thousands of distances"
         raise InvalidParameterError(f"{problem}; give a smoother one")
     r, weights = characteristic.panel_nodes(panels)
+    # the share of a ball of this diameter that a copy at distance r covers: a kernel, by Matheron's spherical
+    # covariances
     overlap = scipy.special.betainc((n_features + 1) / 2, 0.5, np.maximum(0, 1 - (r / extent) ** 2))
     weighted = weights * overlap * _values(function, r) * r ** (n_features - 1)
+    # surface of the unit sphere in d dimensions, over the (2π)^d of the inverse Fourier transform
     sphere = 2 * np.pi**half / scipy.special.gamma(half) / (2 * np.pi) ** n_features
     density = [sphere * weighted @ _spherical_wave(frequency * r, half) for frequency in frequencies]
     return frequencies, np.array(density)

@@ -150,6 +150,7 @@ class OfDistance(Stationary):
 
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
         if left is right:
+            # each pair once: half the time; squareform leaves 0 on the diagonal
             gram: FloatArray = scipy.spatial.distance.squareform(self.of_distance(self._between(left)))
             np.fill_diagonal(gram, 1.0)
             return gram
@@ -175,6 +176,7 @@ class OfDistance(Stationary):
         # 0 on the diagonal: a row far from all others then cancels nothing
         M: FloatArray = scipy.spatial.distance.squareform(steepness)
         M *= G
+        # Σ_ij M_ij·(x_i − x_j)² per column, multiplied out: an array of (n, n, n_features) is never made
         return (M.sum(axis=0) + M.sum(axis=1)) @ scaled**2 - 2.0 * (scaled * (M @ scaled)).sum(axis=0)
 
 
@@ -188,6 +190,7 @@ class OfCoordinates(Stationary):
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
         gram = np.ones((len(left), len(right)))
         for a, b in zip(left.T, right.T, strict=True):
+            # column by column: two arrays of the Gram's size, not n_features of them
             gram *= self.of_difference(np.clip(np.subtract.outer(a, b), -FAR, FAR))
         return gram
 
@@ -240,6 +243,7 @@ class Gaussian(OfDistance):
 
     def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
         value = self.of_distance(distance)
+        # k' = −r·k
         return value, value
 
     def spectral_measure(self) -> designs.SpectralMeasure:
@@ -287,6 +291,7 @@ class Matern(OfDistance):
         object.__setattr__(self, "nu", check_positive(self.nu, "nu"))
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
+        # one exponential and a polynomial instead of the Bessel function, which takes far longer
         # these orders need no Bessel function (Rasmussen & Williams 2006, Sec. 4.2.1)
         if self.nu == 0.5:
             return np.exp(-distance)
@@ -299,6 +304,7 @@ class Matern(OfDistance):
 
     @property
     def differentiable(self) -> bool:
+        # up to nu = 1, −k'(r)/r is infinite at 0
         return self.nu > 1
 
     def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -306,15 +312,17 @@ class Matern(OfDistance):
             return super().with_steepness(distance)
         if self.nu == 1.5:
             value, decay = self._of_order_1(distance)
+            # k' = −3r·exp(−√3·r)
             decay *= 3.0
             return value, decay
+        # d/ds s^ν·K_ν(s) = −s^ν·K_{ν−1}(s) (DLMF 10.29.4): the derivative is a Matérn kernel of order ν − 1
         ratio = self.nu / (self.nu - 1)
         steepness = ratio * Matern(nu=self.nu - 1).of_distance(np.sqrt(ratio) * distance)
         return self.of_distance(distance), steepness
 
     @staticmethod
     def _of_order_1(distance: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return k of order 3/2, and exp(-√3·r), which takes most of the time, for its derivative."""
+        """Return k of order 3/2, and exp(-√3·r), which takes most of the time and serves the gradient too."""
         scaled = np.sqrt(3.0) * distance
         decay = np.exp(-scaled)
         scaled += 1.0
@@ -356,6 +364,7 @@ class RationalQuadratic(OfDistance):
         return np.asarray(np.exp(-self.shape * np.log1p(distance**2 / (2 * self.shape))))
 
     def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
+        # −k'(r)/r = (1 + r²/2a)^(−a−1), a kernel of shape a + 1 at a distance √((a + 1)/a) times as large
         ratio = (self.shape + 1) / self.shape
         steeper = RationalQuadratic(shape=self.shape + 1)
         return self.of_distance(distance), steeper.of_distance(np.sqrt(ratio) * distance)
@@ -400,6 +409,7 @@ def _matern_scales(nu: float, uniforms: FloatArray) -> FloatArray:
 
 
 def _cauchy_quantile(uniforms: FloatArray) -> FloatArray:
+    # exp(−|Δ|) is the characteristic function of Cauchy's distribution
     return np.asarray(np.tan(np.pi * (uniforms - 0.5)))
 
 
@@ -409,11 +419,13 @@ def _gamma_scales(shape: float, uniforms: FloatArray) -> FloatArray:
 
 
 def _laplace_quantile(uniforms: FloatArray) -> FloatArray:
+    # 1/(1 + Δ²) is the characteristic function of Laplace's distribution; log1p keeps digits in its middle
     centred = uniforms - 0.5
     return np.asarray(-np.sign(centred) * np.log1p(-2 * np.abs(centred)))
 
 
 def _uniform_quantile(uniforms: FloatArray) -> FloatArray:
+    # sin(Δ)/Δ is the characteristic function of the uniform distribution on [−1, 1]
     return np.asarray(2 * uniforms - 1)
 
 
@@ -566,6 +578,7 @@ def _root(covariance: FloatArray) -> FloatArray:
     try:
         return np.asarray(np.linalg.cholesky(covariance))
     except np.linalg.LinAlgError:
+        # Cholesky refuses a singular matrix; rounding may make its zero eigenvalues negative
         values, vectors = np.linalg.eigh(covariance)
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0)))
 
@@ -611,6 +624,7 @@ class Mixture:
         left, right = left - left[:1], right - left[:1]  # phases of points far from 0 lose digits
         gram = np.zeros((len(left), len(right)))
         for weight, mean, scale in zip(law.weights, law.means, law.scales, strict=True):
+            # characteristic function of N(μ, SS'): exp(iμ'Δ − |S'Δ|²/2), of which the real part is the kernel
             a, b = (left * scale, right * scale) if scale.ndim == 1 else (left @ scale, right @ scale)
             waves = np.cos(np.subtract.outer(left @ mean, right @ mean))
             gram += weight * waves * np.exp(-0.5 * scipy.spatial.distance.cdist(a, b, "sqeuclidean"))

@@ -65,6 +65,7 @@ class ChosenRows:
     def __add__(self, other: ChosenRows) -> ChosenRows:
         keys = np.concatenate([self.keys, other.keys])
         row_numbers = np.concatenate([self.row_numbers, other.row_numbers])
+        # ties by row number, so that the same rows stay in whatever order blocks are added
         best = np.lexsort((row_numbers, -keys))[: self.size]
         features = np.concatenate([self.features, other.features])[best]
         return ChosenRows(self.size, keys[best], row_numbers[best], features)
@@ -87,6 +88,8 @@ def choose_rows(rows: blocks.Rows, state: SeedChoice) -> ChosenRows:
     keys = keys[counts]
     if state.seed is not None:
         stream = _KMEANS_STREAM + 2 * state.turn
+        # exponential waiting times of rate w·d²: the smallest are a weighted draw without replacement,
+        # however rows are cut into blocks (Efraimidis & Spirakis 2006)
         waits = -np.log(row_uniforms(state.seed, stream, block.start, block.stop)[counts])
         keys = -waits / (keys * weights[counts])  # the smallest waits are the largest keys
     best = np.lexsort((counts, -keys))[: state.size]
@@ -131,6 +134,7 @@ class _Shifted:
 
     @classmethod
     def of(cls, points: FloatArray, weights: FloatArray) -> Self:
+        # distances by ‖a‖² − 2a'b + ‖b‖² lose fewer digits the smaller the norms are
         shifted = points - np.average(points, axis=0, weights=weights)
         norms = np.einsum("ij,ij->i", shifted, shifted)
         return cls(shifted, norms, lloyd_pass.EQUAL * float(norms.max()))
@@ -184,6 +188,7 @@ def choose_centres(points: FloatArray, weights: FloatArray, n_clusters: int, *, 
             if not potential.any():
                 break
             picked = np.unique(pick(potential, trials))
+            # shape (n_trials, n_points): squared distances if that trial became a centre
             tried = np.minimum(distances, rows.to(picked))
             best = int(np.argmin(tried @ weights))
             chosen.append(int(picked[best]))
@@ -220,12 +225,15 @@ def exchange_centres(
             tried = int(pick(potential, uniform))
             distances = rows.to(np.array([tried]))[0]
             kept = np.minimum(distances, near[0])
+            # if a centre goes, its own points fall back on the second nearest or on the tried one (Lattanzi &
+            # Sohler 2019)
             without = weights * (np.minimum(distances, near[1]) - kept)
             costs = float(weights @ kept) + np.bincount(labels[0], without, minlength=len(chosen))
             place = int(costs.argmin())
             if not costs[place] < (1.0 - _GAIN) * float(potential.sum()):
                 continue
             chosen[place] = tried
+            # only points whose nearest or second nearest centre may have changed
             stale = np.flatnonzero((labels == place).any(axis=0) | (distances < near[1]))
             labels[:, stale], near[:, stale] = rows.two_nearest(stale, chosen)
     return chosen
@@ -236,7 +244,7 @@ def improve_centres(
 ) -> FloatArray:
     """`sklearn.cluster.KMeans(init=centres, tol=0, max_iter=max_iter).fit(points, sample_weight=weights)`.
 
-    Only, a centre without points stays where it is. Returns the centres.
+    Unlike there, a centre without points stays where it is. Returns the centres.
 
     `points`: float64 array of shape (n_points, n_components).
     `weights`: float64 array of shape (n_points,).

@@ -92,7 +92,9 @@ def centres_of(rows: Similarities, labels: IndexArray, n_clusters: int) -> tuple
     members[np.arange(len(labels)), labels] = shares
     products = rows.gram @ members
     to_own = products[np.arange(len(labels)), labels]
+    # ‖c‖² = Σ_i share_i·⟨φ(x_i), c⟩ over c's own rows, from the product that the scores need anyway
     squared_norms = np.bincount(labels, shares * to_own, minlength=n_clusters)
+    # no row is near an empty cluster
     centres = ExactCentres(members, np.where(filled, squared_norms, np.inf), weights, rows.rounding)
     return centres, centres.squared_norms - 2.0 * products
 
@@ -193,10 +195,12 @@ def improve(rows: Similarities, labels: IndexArray, *, n_clusters: int, max_iter
     for n_iter in range(1, max_iter + 1):
         centres, scores = centres_of(rows, labels, n_clusters)
         filled = centres.weights > 0
+        # Σ w·‖φ(x) − c‖² = Σ w·k(x, x) − Σ_c w_c·‖c‖², as each c is the mean of its rows
         objectives.append(max(0.0, total - float(centres.weights[filled] @ centres.squared_norms[filled])))
         assigned = nearest(scores, rows.rounding)
         following = _refill(assigned, centres, scores, rows)
         stays = np.array_equal(following, labels)
+        # the objective cannot rise, so if it does not fall, only ties and rounding move rows
         converged = stays or (n_iter > 1 and objectives[-1] >= objectives[-2])
         if converged:
             break

@@ -166,14 +166,14 @@ def iterate(job: ClusteringJob, starts: Starts, lloyd: LloydOptions) -> Iterator
             paths[start].append(inertia)
         return moved
 
-    def told(number: int, n_starts: int, shift: float) -> LloydPass:
+    def report(number: int, n_starts: int, shift: float) -> LloydPass:
         return LloydPass(number, tuple(paths[best(k)][-1] for k in numbers), n_starts, shift)
 
-    number, done = 0, LloydPass(0, (), len(counts), 0.0)
+    number, latest = 0, LloydPass(0, (), len(counts), 0.0)
     job.expect("lloyd", lloyd.max_iter)
     while number < lloyd.max_iter and not stopped.all():
-        if number:  # each pass is told one later, since the last one carries the clusters
-            yield done
+        if number:  # each pass is reported one later, since the last one carries the clusters
+            yield latest
         active = np.flatnonzero(~stopped)
         moved = step(active, refill=True)
         shifts = _shift(centres[active], moved)
@@ -182,15 +182,15 @@ def iterate(job: ClusteringJob, starts: Starts, lloyd: LloydOptions) -> Iterator
         n_iter[active] += 1
         centres[active] = moved
         number += 1
-        done = told(number, len(active), float(shifts.max()))
+        latest = report(number, len(active), float(shifts.max()))
         logger.debug("inertia %s, shift %s", [path[-1] for path in paths], shifts)
     moving = np.flatnonzero(~settled)  # their weights and inertia are for the centres before the last move
     if len(moving):
-        yield done
+        yield latest
         step(moving, refill=False)
-        done = told(number + 1, len(moving), 0.0)
+        latest = report(number + 1, len(moving), 0.0)
     yield replace(
-        done,
+        latest,
         clusters=tuple(
             Clusters(
                 job.feature_map,
@@ -351,6 +351,7 @@ def mean_silhouettes(points: FloatArray, labelings: Sequence[AnyIntArray]) -> Fl
         for first in range(0, len(points), _PANEL_ROWS):
             here = np.arange(first, min(first + _PANEL_ROWS, len(points)))
             distances = norms[here, np.newaxis] + norms - 2.0 * (points[here] @ points.T)
+            # the root of a rounding error would count as a distance of its own
             distances[here - first, here] = 0.0
             sums = np.sqrt(np.maximum(distances, 0.0)) @ together
             for i, member in enumerate(members):
@@ -362,6 +363,7 @@ def mean_silhouettes(points: FloatArray, labelings: Sequence[AnyIntArray]) -> Fl
 def _silhouettes(sums: FloatArray, member: NDArray[np.bool_], sizes: FloatArray) -> FloatArray:
     """Return silhouettes of rows, from the sums of their distances to the rows of each cluster."""
     own_size = member @ sizes
+    # a row is no neighbour of itself
     inside = sums[member] / np.maximum(own_size - 1, 1)
     outside = np.where(member, np.inf, sums / sizes).min(axis=1)
     largest = np.maximum(inside, outside)

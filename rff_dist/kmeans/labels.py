@@ -201,6 +201,7 @@ class Contingency:
         """
         both, rows, columns = (
             sum(n * (n - 1) // 2 for n in part.ravel().tolist())
+            # numbers of pairs of rows that both, the labels, or the clusters put together
             for part in (self.counts, self.counts.sum(axis=1), self.counts.sum(axis=0))
         )
         pairs = self.n_samples * (self.n_samples - 1) // 2

@@ -97,6 +97,8 @@ class WholeScorer(Scorer):
         self._squared_one = unit**2
         whole = np.rint(state.values / unit).clip(-protocol.FIXED_POINT_ONE, protocol.FIXED_POINT_ONE)
         self._centres = whole.reshape(-1, n_components)
+        # ‖z − c‖² = ‖z‖² − 2·(z·c − ‖c‖²/2): the nearest centre has the largest affinity, which is the
+        # bracket
         self._halves = np.square(self._centres).sum(axis=1) / 2.0
         half = float(self._halves.max())
         largest = math.sqrt(2.0 * half * largest_squared_norm(state.feature_map, state.grid)) / unit
@@ -121,6 +123,7 @@ class WholeScorer(Scorer):
                 of_start[rows, best] = -np.inf
                 close = np.flatnonzero(of_start.max(axis=1) >= largest - self._tolerance)
                 if len(close):
+                    # whole numbers up to 2²⁸·D, which float64 adds without rounding
                     exact = part[close].astype(np.float64) @ self._centres[here].T
                     best[close] = (exact - self._halves[here]).argmax(axis=1)
         return labels
@@ -464,6 +467,7 @@ class ClusterSums:
         of the first term.
         """
         weights = self.cluster_weights(state.grid)
+        # Σ w·‖z − c‖² = Σ w·‖z‖² − Σ_c w_c·c·(2·mean_c − c)
         products = np.einsum("ijk,ijk->ij", state.values, 2.0 * self.means(state) - state.values)
         left = sum_of_squared_norms - (weights * products).sum(axis=1)
         return np.asarray(np.maximum(left, 0.0))
@@ -559,6 +563,7 @@ def members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_ar
     """
     n_init, n_rows = labels.shape
     columns = (labels + n_clusters * np.arange(n_init)[:, np.newaxis]).ravel()
+    # places in the flattened labels; modulo n_rows they are rows
     order = np.argsort(columns, kind="stable") % n_rows
     ends = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n_init * n_clusters))])
     ones = np.ones(len(order), np.int32)

@@ -193,6 +193,7 @@ def measure(
         largest = job.run(lloyd_pass.measure_tiles, feature_map, label="measure", combine=np.maximum)
         exponents = np.where(largest > 0, np.frexp(largest)[1], 0)
         job = replace(job, grid=replace(job.grid, exponents=exact_sums.as_runs(exponents)))
+    # all rows are nearest to a single centre, so a Lloyd pass gives the sums over all of them
     origin = job.centres(np.zeros((1, 1, feature_map.n_components)))
     sums = job.run(partial(lloyd_pass.sum_clusters, squared_norms=True), origin, label="norms")
     inspection.check_counted(sums.n_samples, dataset.n_samples)

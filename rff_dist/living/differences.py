@@ -105,12 +105,15 @@ def find_differences(
         )
     old, new = _read(before, spans), _read(after, spans)
     n_both = len(new.numbers)  # `old` has the same rows, and perhaps more at its end
+    # rows beyond the end of the later version are gone, so they count as different
     differs = np.ones(len(old.numbers), bool)
+    # as bytes, not as numbers, since NaN is not equal to itself
     differs[:n_both] = (old.as_bytes[:n_both] != new.as_bytes).any(axis=1)
     out = are_in(old.numbers, left_out)
     went = np.flatnonzero(differs & ~out).tolist()
     entered = np.flatnonzero(differs[:n_both] & (new.numbers >= start)).tolist()
     # rows that only moved are not new: they are told by their bytes
+    # lists, because equal rows may stand in several places
     held = defaultdict[bytes, list[int]](list)
     for i in went:
         held[old.as_bytes[i].tobytes()].append(i)
@@ -164,6 +167,7 @@ def _read(dataset: datasets.ZarrDataset, ranges: Sequence[Range]) -> Compared:
     parts = [part.reshape(len(X), -1) for part in (X, y, weight) if part is not None]
     as_bytes = np.hstack([np.ascontiguousarray(part).view(np.uint8) for part in parts])
     if y is not None and dataset.one_dimensional:
+        # blocks have y with two axes; the dataset made of these rows needs it as it was stored
         y = y[:, 0]
     return Compared(np.concatenate(numbers), X, y, weight, as_bytes)
 

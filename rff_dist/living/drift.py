@@ -67,6 +67,7 @@ class ErrorSums:
     def variance(self) -> FloatArray:
         """Variance of the mean squared error of independent rows, per target."""
         mean = np.minimum(self.errors.mean_squared_error, LARGEST_SQUARE)
+        # Σ w²·(e² − m)², multiplied out
         spread = self.fourths.value() - 2 * mean * self.squares.value()
         spread = spread + mean**2 * self.weight_squares.value()
         return np.asarray(np.maximum(spread, 0.0) / self.errors.weight.value() ** 2)
@@ -166,6 +167,7 @@ def _traces(matrix: FloatArray) -> tuple[float, float, float]:
     square = cube = 0.0
     for start in range(0, len(matrix), specs.OUTPUT_TILE):
         strip = matrix[start : start + specs.OUTPUT_TILE]
+        # tr A² = Σ a_ij², and tr A³ = Σ a_ij·(A·A)_ij: 2·D³ operations, and no eigenvalues
         square += float(np.vdot(strip, strip))
         cube += float(np.vdot(strip, strip @ matrix))
     return float(np.trace(matrix)), square, cube
@@ -176,10 +178,12 @@ def _tail(value: float, traces: tuple[float, float, float]) -> float:
 
     The sum is replaced by a shifted and scaled chi-square with the same first three cumulants.
     """
+    # the cumulants of λ·χ²₁ are λ, 2λ² and 8λ³, and those of independent terms add up
     mean, variance, third = traces[0], 2 * traces[1], 8 * traces[2]
     if not third > 0:  # features that are all constant
         return 1.0 if value <= _ROUNDING else 0.0
     # false alarms at the 5 % level: 4.3 % of 400, and 3.5 % on log-normal columns
+    # a chi-square of ν degrees has the skewness √(8/ν)
     freedom = 8 * variance**3 / third**2
     matched = freedom + (value - mean) * np.sqrt(2 * freedom / variance)
     return float(scipy.special.chdtrc(freedom, max(0.0, matched)))
@@ -216,6 +220,7 @@ def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
     # moments of a column that is constant by now differ by rounding alone: that is no shift
     rounding = np.maximum(4 * np.finfo(np.float64).eps * np.abs(held.mean), held.rounding)
     shift = np.where(np.abs(shift) > rounding, shift, 0.0)
+    # the new rows' moments about the old mean
     second, _, fourth = _about(shift, np.zeros_like(shift), *new.central)
     grown = np.where(np.abs(second - held.second) > held.rounding**2, second - held.second, 0.0)
     # variances of squared deviations, whose means are compared as spreads
@@ -256,6 +261,7 @@ def error_drift(held: ErrorSums, new: ErrorSums) -> tuple[FloatArray, float]:
 
 
 def _sidak(p_value: float, n_tests: int) -> float:
+    # 1 − (1 − p)ⁿ, with all digits of a tiny p
     return 1.0 if p_value >= 1 else float(-np.expm1(n_tests * np.log1p(-p_value)))
 
 

@@ -104,6 +104,7 @@ def hold_out(
 def _newest(ranges: Sequence[Range]) -> list[Range]:
     wanted = max(1, min(count_rows(ranges) // HELD_OUT_SHARE, HELD_OUT_ROWS))
     newest: list[Range] = []
+    # from the end backwards, so that only the oldest of the ranges taken may be cut
     for start, stop in reversed(ranges):
         first = max(start, stop - wanted)
         newest.insert(0, (first, stop))
@@ -231,6 +232,7 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     """
     champion = held_out.champion
     without = _linear_without(challenger, [(now, part) for (_, now), part in held_out.sums.items()])
+    # side by side, so that features of each row are made once for both models
     both = predicting.LinearModel(
         challenger.feature_map,
         np.hstack([champion.coefficients, without.coefficients]),
@@ -242,6 +244,7 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     old, now = pair.mean
     # without it up to 1 in 4 good batches were refused, with it none of 80
     chance = float(scipy.special.ndtri(1 - _DOUBT / len(old))) * pair.standard_error
+    # the second term keeps errors that are both rounding from looking like a rise
     unit = old + _NEGLIGIBLE * held_out.errors.errors.target_variance
     with np.errstate(divide="ignore", invalid="ignore"):
         rises = np.where(now == old, 0.0, (now - old) / unit)

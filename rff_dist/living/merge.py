@@ -67,6 +67,7 @@ def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
     sums = [_summed(model) for model in models]
     for model, name in zip(models[1:], names[1:], strict=True):
         _check_alike(first, model, names[0], name)
+    # sums do not show which rows they hold, so that a row in two of them would count twice unnoticed
     for (this, rows), (other, others) in itertools.combinations(zip(names, held, strict=True), 2):
         _check_apart(this, rows, other, others)
     total = functools.reduce(operator.add, sums)

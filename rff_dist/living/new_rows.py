@@ -39,7 +39,7 @@ MOST_HALVINGS = 20  # sums count multiples of 2^-20 of their grid, so that these
 
 @dataclass(frozen=True, slots=True)
 class Fading:
-    """How often the weights of a dataset's rows are halved.
+    """How many times the weights of a dataset's rows are halved.
 
     `half_life`: text for `HalfLife.parse`; "none" if all rows weigh the same.
     `spans`: the end (its last row + 1) and the number of each span of loads, ascending.
@@ -78,6 +78,7 @@ class Fading:
     def age(self, row: int) -> int:
         if not self.spans:
             return 0
+        # spans end with their last row + 1: the row's span is the first that ends beyond it
         place = bisect.bisect_right(self.spans, row, key=lambda span: span[0])
         return self.spans[-1][1] - self.spans[place][1]
 
@@ -264,6 +265,7 @@ def find_new_rows(
     if differences is None and not _begins_with(dataset, seen, fingerprint):
         raise FingerprintMismatchError(_why_not(model, dataset, seen))
     changed = () if differences is None else differences.changed
+    # a refusal holds only as long as its rows are still those that were refused
     held_back = [
         (refusal.start, refusal.stop)
         for refusal in refusals
@@ -275,11 +277,14 @@ def find_new_rows(
             else _begins_with(dataset, refusal.n_samples, refusal.fingerprint)
         )
     ]
+    # rows that stay out: those left out before, unless they changed since, and refused new ones
     out = merge_ranges([*without_rows(_left_out(model), changed), *without_rows(held_back, [(0, seen)])])
     again = [] if backfill is None else without_rows(out, [(0, backfill)])
     out = without_rows(out, [*again, (0, start)])
+    # changed rows come by `differences` instead
     again += without_rows([(start, start_before)], changed)  # by a longer window
     added = without_rows([*again, (seen, max(seen, n_samples))], [*out, (0, start)])
+    # rows that the window has passed; changed ones are subtracted as they were, by `differences`
     left = without_rows(held_ranges(model), [*changed, (start, max(start, seen))])
     return NewRows(
         seen,
@@ -324,10 +329,10 @@ def _why_not(model: RidgeModel, dataset: blocks.Dataset, seen: int) -> str:
 
 def _loads_of(dataset: blocks.Dataset, window: str, half_life: str) -> list[Load]:
     """Return the loads of a dataset; raise InvalidParameterError if an option needs unknown ones."""
-    asked = {"window": window} if window != ALL_ROWS else {}
-    asked |= {"half_life": half_life} if half_life != NO_HALF_LIFE else {}
-    if asked and dataset.version is None:
-        option, value = next(iter(asked.items()))
+    options = {"window": window} if window != ALL_ROWS else {}
+    options |= {"half_life": half_life} if half_life != NO_HALF_LIFE else {}
+    if options and dataset.version is None:
+        option, value = next(iter(options.items()))
         raise InvalidParameterError(
             f"`{option}` is {value!r}, but {_name(dataset)} keeps no versions, which record the rows that "
             "came together; expected a versioned dataset. `rff-dist data convert` makes one"

@@ -132,7 +132,7 @@ def measure_gone_rows(
 def _sources(
     stored: tuple[Dataset, Ranges], others: Dataset | None, max_rows: int
 ) -> Iterator[tuple[Dataset, list[Block]]]:
-    """Yield rows of a dataset, and others, with their blocks, if there are any."""
+    """Yield the dataset of `stored` and the one of `others`, each with its blocks, if they have any rows."""
     dataset, ranges = stored
     if ranges:
         yield dataset, differences.as_blocks(differences.cut_ranges(ranges, rows_at_once(dataset, max_rows)))
@@ -173,6 +173,7 @@ def accumulate_new_rows(
         gone, come = changes
         statistics = model.summed
         for change in gone:
+            # subtracted with the weights that they have in the sums, hence before these are halved as a whole
             statistics = statistics - summed(change, faded.halvings, change.age - halved)
         statistics = statistics.reweighted(-halved, fading.halvings)
     for change in come:
@@ -265,6 +266,7 @@ def _touched(pieces: Ranges, changed: Ranges) -> list[differences.Range]:
     """Return the pieces that have rows of `changed`; both are ascending."""
     starts = [start for start, _ in changed]
     stops = [stop for _, stop in changed]
+    # ranges that start before b, less those that stop at a or before it: what is left overlaps [a, b)
     return [(a, b) for a, b in pieces if bisect.bisect_left(starts, b) > bisect.bisect_right(stops, a)]
 
 

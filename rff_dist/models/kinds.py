@@ -13,7 +13,7 @@ from rff_dist.text import redact
 from rff_dist.typing import PathLike
 
 KIND = "k-means model"
-_FOUND = ("inertia", "inertias", "start_inertias", "n_iter", "converged")
+_RESULTS = ("inertia", "inertias", "start_inertias", "n_iter", "converged")
 
 type AnyModel = models.RidgeModel | starts.Clusters
 
@@ -29,7 +29,7 @@ def write_clusters(clusters: starts.Clusters, url: PathLike, *, overwrite: bool 
     card = {"environment": models.describe_environment(), "created": created, **clusters.card}
     metadata = {
         "n_clusters": clusters.n_clusters,
-        **{name: getattr(clusters, name) for name in _FOUND},
+        **{name: getattr(clusters, name) for name in _RESULTS},
         "grid": asdict(clusters.grid),
         "feature_map": features,
         "card": card,
@@ -58,7 +58,8 @@ def _clusters_from(record: records.Record, url: PathLike) -> starts.Clusters:
     try:
         grid = values["grid"]
         exponents = tuple((int(count), float(value)) for count, value in grid["exponents"])
-        results: dict[str, Any] = {name: values[name] for name in _FOUND}
+        results: dict[str, Any] = {name: values[name] for name in _RESULTS}
+        # JSON has lists only
         for name in ("inertias", "start_inertias"):
             results[name] = tuple(results[name])
         return starts.Clusters(

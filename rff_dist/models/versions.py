@@ -185,7 +185,9 @@ class RegisteredModel:
         """Make a version of the record that was written for it; remove the record if that fails."""
         place = records.version_place(self.location, number)
         try:
-            record, pointer = records.peek_record(place.url), self.pointer()
+            record = records.peek_record(place.url)
+            # after the record is written, which may take minutes: the parent is what is current now
+            pointer = self.pointer()
             facts = {"parent": None if pointer is None else pointer.number, **facts}
             version = Version(
                 number=number,
@@ -243,6 +245,7 @@ class RegisteredModel:
                 f"nothing to roll back: {self.location} has no current version; promote one"
             )
         why = f"rolled back from version {before.number}" if reason is None else reason
+        # a version that was rolled back from stays known as published, though `previous` no longer names it
         left = tuple(sorted({*before.left, before.number}))
         for i, number in reversed([*enumerate(before.previous)]):
             # Versions that were removed since are skipped.

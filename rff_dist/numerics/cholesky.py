@@ -44,11 +44,13 @@ def solve_cholesky(
     solution.check_equations(equations)
     penalty = solution.check_alpha(alpha, equations.moments.shape[1])
     prepared = replace(equations, gram=np.ascontiguousarray(equations.gram, dtype=np.float64))
+    # one factorisation, the n³/3 of the cost, serves all targets with the same alpha
     different, parts = np.unique(penalty), []
     with machine.tile_pool() as pool:
         floor = max(rounding_floor(prepared.gram), prepared.gram_error)
         for value in different.tolist():
             targets = np.flatnonzero(penalty == value)
+            # another alpha, or the eigenvalues below the floor, would need the Gram again
             in_place = overwrite_gram and len(different) == 1 and value >= floor
             part = _select_targets(prepared, targets)
             parts.append((targets, _solve_shared(part, value, floor, pool, overwrite_gram=in_place)))
@@ -62,6 +64,7 @@ def rounding_floor(gram: FloatArray) -> float:
     The estimate is up to a few per cent low.
     """
     symv = scipy.linalg.blas.dsymv
+    # gram.T is in Fortran's order without a copy, and its lower triangle is the Gram's upper one
     largest = _largest_eigenvalue(lambda x: symv(1.0, gram.T, x, lower=1), len(gram), steps=8)
     return len(gram) * float(np.finfo(np.float64).eps) * largest
 
@@ -72,6 +75,7 @@ def _largest_eigenvalue(apply: Callable[[FloatArray], FloatArray], n: int, *, st
     vector = np.cos(np.arange(n, dtype=np.float64) ** 2)
     growth = 0.0
     for _ in range(steps):
+        # ‖Av‖ of a unit vector never exceeds the largest eigenvalue (Golub & Van Loan, section 8.2.1)
         vector = apply(vector / np.linalg.norm(vector))
         growth = float(np.linalg.norm(vector))
         if growth == 0.0:
@@ -92,6 +96,7 @@ def _solve_shared(
             f"factorisation stopped at component {broken_at}. Were its sums made in float32, or from other "
             f"rows than the counts? Sum in float64, or raise alpha"
         )
+    # no eigenvalue of A + alpha is below alpha, so only below the floor is the smallest one worth an estimate
     nearly_singular = broken_at is None and alpha < floor and smallest_eigenvalue(factor, pool) < floor
     if broken_at is not None or (nearly_singular and alpha == 0.0):
         del factor  # before the eigensolver takes three arrays of its size
@@ -186,10 +191,13 @@ def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
 
     def factor(j: int, i: int) -> None:
         rows, columns = tiles[j], tiles[i]
+        # each of these two waited for the one above it, so both columns are done above row j
         for above in ((j - 1, j), (j - 1, i)) if j else ():
             done[above].result()
         tile = np.ascontiguousarray(matrix[rows, columns])
         if j:
+            # left-looking: all rows above at once, in one product of shapes (width_j, above) and (above,
+            # width_i)
             # matmul, unlike SciPy's wrappers of BLAS, lets other threads run meanwhile
             tile = tile - matrix[: rows.start, rows].T @ matrix[: rows.start, columns]
         if i > j:
@@ -209,6 +217,7 @@ def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
         for future in done.values():
             future.result()
     except _NotPositiveDefiniteError as error:
+        # no tile may still be writing when the caller copies or frees the matrix
         wait(done.values())
         return int(error.args[0])
     return None
@@ -233,6 +242,7 @@ def solve_factored(factor: FloatArray, right: FloatArray, pool: Executor) -> tup
     def solve(strip: FloatArray) -> tuple[FloatArray, FloatArray]:
         x = np.array(strip, dtype=np.float64, order="C")
         solve_transposed(factor, x)
+        # half-way x is U⁻ᵀb, so that b'(U'U)⁻¹b costs no further product
         quadratic_forms = np.square(x).sum(axis=0)
         solve_upper(factor, x)
         return x, quadratic_forms
@@ -249,6 +259,7 @@ def solve_transposed(factor: FloatArray, x: FloatArray) -> None:
     `x`: C-ordered float64 array of shape (n_components, n_columns).
     """
     for rows in tiles_of(len(factor)):
+        # forward substitution: all rows above these are solved
         x[rows] -= factor[: rows.start, rows].T @ x[: rows.start]
         x[rows] = _solve_tile(factor[rows, rows], x[rows], transposed=True)
 
@@ -256,6 +267,7 @@ def solve_transposed(factor: FloatArray, x: FloatArray) -> None:
 def solve_upper(factor: FloatArray, x: FloatArray) -> None:
     """Overwrite x by U⁻¹x: `scipy.linalg.solve_triangular(factor, x)`; arguments as `solve_transposed`."""
     for rows in reversed(tiles_of(len(factor))):
+        # back substitution: all rows below these are solved
         x[rows] -= factor[rows, rows.stop :] @ x[rows.stop :]
         x[rows] = _solve_tile(factor[rows, rows], x[rows], transposed=False)
 
@@ -271,8 +283,10 @@ def multiply_upper_in_place(left: FloatArray, right: FloatArray, pool: Executor)
 
     def multiply(i: int) -> None:
         rows = tiles[i]
+        # a copy: the loop overwrites the strip from left to right, while each of its products needs all of it
         strip = np.triu(left[rows, rows.start :])
         for columns in tiles[i:]:
+            # rows of T below its diagonal are 0, so the product ends with the columns' own rows
             upper = right[rows.start : columns.stop, columns]
             left[rows, columns] = strip[:, : len(upper)] @ upper
 
@@ -298,6 +312,8 @@ def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> N
         matrix[:, strip] = columns
 
     def from_right(strip: slice) -> None:
+        # forward substitution takes an entry from those before it alone, so the leading block of U is enough
+        # for the lower triangle
         rows = np.ascontiguousarray(matrix[strip, : strip.stop].T)
         solve_transposed(factor[: strip.stop, : strip.stop], rows)
         matrix[strip, : strip.stop] = rows.T
@@ -336,6 +352,7 @@ def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
 
 def _solve_tile(upper: FloatArray, x: FloatArray, *, transposed: bool) -> FloatArray:
     """U⁻ᵀx or U⁻¹x for one tile; `x` is used up."""
+    # in Fortran's order all are transposes: BLAS solves y'·op(U) = x' from the right (side=1) without a copy
     lower, trsm = np.ascontiguousarray(upper).T, scipy.linalg.blas.dtrsm
     solved: FloatArray = trsm(1.0, lower, x.T, side=1, lower=1, trans_a=int(transposed), overwrite_b=1)
     return solved.T

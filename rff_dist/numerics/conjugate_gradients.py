@@ -73,6 +73,7 @@ def conjugate_gradients(
     `start`: float64 array of the shape of b. Where to begin, which costs a product; 0 by default.
     Raises SolveError if a product is not finite.
     """
+    # the error's norm in the objective is r'(A + alpha)⁻¹r, at most the shortfall times r'P⁻¹r
     shortfall = np.sqrt(preconditioner.shortfall(alpha))
 
     def error_of(residual: FloatArray) -> FloatArray:
@@ -85,6 +86,7 @@ def conjugate_gradients(
         residual -= multiply(solution) + alpha * solution
     errors = error_of(residual)
     for _ in range(1 + RESTARTS):
+        # here the residual is always the true one, b − (A + alpha)w, never the updated one
         before = errors
         descent, taken = Descent(solution, residual, alpha, preconditioner), 0
         while n_products + taken + 1 < max_products:  # one product is left for the residual
@@ -131,22 +133,28 @@ class Descent:
 
         Raises SolveError if it is not finite.
         """
+        # Saad (2003), Iterative Methods for Sparse Linear Systems, Alg. 9.1, for the active columns only
         along, penalty, squares = self.direction[:, active], self._alpha[active], self._squares[active]
         image = product + penalty * along
         curvature = (along * image).sum(axis=0)
         if not np.isfinite(curvature).all():
             raise SolveError("a product with Z'Z is not finite: the inputs overflow; standardise them")
+        # A is positive semi-definite, so a curvature of 0 or less is rounding; dividing by it would destroy
+        # the column
         step = np.where(curvature > 0.0, squares / np.where(curvature > 0.0, curvature, 1.0), 0.0)
         self.solution[:, active] += step * along
         self._residual[:, active] -= step * image
         solved = self._preconditioner.solve(self._residual[:, active], penalty)
         new = (self._residual[:, active] * solved).sum(axis=0)
+        # only columns with squares above 0 are active, so this divides by no 0
         self.direction[:, active] = solved + (new / squares) * along
         self._squares[active] = np.where(step > 0.0, new, 0.0)  # without a step rounding ends the column
 
 
 def expected_iterations(condition: float, tolerance: float) -> float:
     """Bound the steps that reduce the error to a share `tolerance`: √condition/2 · log(2/tolerance)."""
+    # the error falls below 2·((√κ − 1)/(√κ + 1))^m ≤ 2·exp(−2m/√κ) of itself in m steps (Saad 2003, sec.
+    # 6.11.3)
     return 0.5 * math.sqrt(condition) * math.log(2.0 / tolerance)
 
 
@@ -163,7 +171,7 @@ MAX_RANK_BYTES = 2**29  # of a sketch; four such arrays exist while its eigenvec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NystromPreconditioner:
-    """P, near A + alpha·I: A's leading eigenvectors, and the least of their eigenvalues in other directions.
+    """P, near A + alpha·I: A's leading eigenvectors, and their smallest eigenvalue elsewhere.
 
     `eigenvalues`: float64 array of shape (rank,). Descending.
     `vectors`: float64 array of shape (n_components, rank). Orthonormal up to rounding.
@@ -187,6 +195,7 @@ class NystromPreconditioner:
 
         Source: Frangella, Tropp & Udell (2023), eq. 1.3, up to a constant factor.
         """
+        # P⁻¹x = V(Λ + alpha)⁻¹V'x + (I − VV')x/(λ_last + alpha), in 4·n_components·rank operations per column
         beyond = 1.0 / (self.eigenvalues[-1] + alpha)
         within = 1.0 / (self.eigenvalues[:, np.newaxis] + alpha) - beyond
         with machine.limit_blas(1):  # the same bits for any number of threads
@@ -197,6 +206,8 @@ class NystromPreconditioner:
 
         In directions that are not known A may be as small as 0.
         """
+        # (λ_last + alpha)/alpha: P's value in an unknown direction over the smallest that A + alpha can have
+        # there
         return np.asarray(1.0 + self.eigenvalues[-1] / alpha)
 
 
@@ -211,7 +222,9 @@ def nystrom_preconditioner(test_matrix: FloatArray, products: FloatArray) -> Nys
         norm = float(np.linalg.norm(products))
         if norm == 0.0:
             return NystromPreconditioner(np.zeros(1), np.zeros((len(products), 1)))
+        # Ω'AΩ is singular to rounding if A's rank is below the sketch's; Ω'(A + shift)Ω is not
         shift = float(np.finfo(np.float64).eps) * norm
+        # the last attempt shifts by 2e-9 of the norm: if that is not enough, A is not positive semi-definite
         for _ in range(8):
             core = test_matrix.T @ products + shift * (test_matrix.T @ test_matrix)
             try:
@@ -223,6 +236,8 @@ def nystrom_preconditioner(test_matrix: FloatArray, products: FloatArray) -> Nys
         else:
             raise SolveError("a sketch of Z'Z is not positive semi-definite: some of its sums are wrong")
         products += shift * test_matrix
+        # root·root' = AΩ(Ω'AΩ)⁻¹Ω'A, the Nyström approximation (of A + shift); root has the shape of the
+        # sketch
         root = scipy.linalg.solve_triangular(factor, products.T, trans="T", check_finite=False).T
         # A QR and an SVD would take twice the time, and resolve eigenvalues below the rounding of the Gram,
         # for which a preconditioner has no use.

@@ -72,6 +72,7 @@ class RidgeSpectrum(solution.EquationFacts):
             )
         weights = self._filter(penalty) * self.projected_moments
         with machine.limit_blas(1):  # the same bits for any thread setting that the environment holds
+            # eigenvectors may be those of the last eigenvalues only; the weights before them are 0
             coefficients = self.eigenvectors @ weights[len(weights) - self.eigenvectors.shape[1] :]
         return solution.make_solution(
             self,
@@ -104,12 +105,15 @@ class RidgeSpectrum(solution.EquationFacts):
     def degrees_of_freedom(self, alphas: ArrayLike) -> FloatArray:
         """Effective number of parameters, Σ λ/(λ + alpha), plus one for an intercept; shape (n_alphas,)."""
         column = self.eigenvalues[:, np.newaxis]
+        # Hastie, Tibshirani & Friedman (2009), eq. 3.50, with eigenvalues in place of squared singular values
         traces = [(column * self._filter(row)).sum() for row in self._column(alphas)]
         return float(self.fit_intercept) + np.array(traces)
 
     def residual_degrees_of_freedom(self, alphas: ArrayLike) -> FloatArray:
         """Compute n_samples − `degrees_of_freedom` without cancellation; shape (n_alphas,)."""
         kept = self.eigenvalues[self.n_clipped :]
+        # 1 − λ/(λ + alpha) = alpha/(λ + alpha): near n degrees of freedom the difference of the sums has no
+        # digits
         shrunk = np.array([(row[0] / (kept + row[0])).sum() for row in self._column(alphas)])
         return float(self.n_samples - int(self.fit_intercept) - self.effective_rank) + shrunk
 
@@ -124,8 +128,10 @@ class RidgeSpectrum(solution.EquationFacts):
         Source: Rasmussen & Williams (2006), eq. 2.30, with the matrix determinant lemma.
         """
         column = self._column(alphas)
+        # q = rss + alpha·‖w‖², two terms of one sign, where c − B'(A + alpha)⁻¹B would cancel
         quadratic = np.maximum(self._signed_rss(column), self.rss_error_bound(alphas))
         quadratic += column * self._squared_norms(column)
+        # log det(I + ZZ'/alpha) of n rows from D eigenvalues; clipped ones are 0 and add log 1
         log_determinant = np.array([np.log1p(self.eigenvalues / row[0]).sum() for row in column])
         n_samples = self.n_samples - int(self.fit_intercept)
         with np.errstate(divide="ignore"):  # a constant target: infinite for every alpha
@@ -151,6 +157,8 @@ class RidgeSpectrum(solution.EquationFacts):
         eigenvalues = self.eigenvalues[:, np.newaxis]
         rows = []
         for row in penalties:
+            # weights are Q'w, so this is 2w'B − w'Aw, eigenvalue by eigenvalue: shape (n_components,
+            # n_targets)
             weights = self._filter(row) * self.projected_moments
             explained = (np.square(weights) * (eigenvalues + 2.0 * row)).sum(axis=0)
             rows.append(self.total_sum_of_squares - explained)
@@ -229,11 +237,14 @@ def _eigh_of_low_rank(gram: FloatArray, equations: solution.NormalEquations) -> 
     n_components = len(gram)
     rounding = n_components * float(np.finfo(np.float64).eps) * float(np.diagonal(gram).max())
     tolerance = max(rounding, equations.gram_error)
+    # O(n_components · rank²); pivoting makes the remaining diagonal fall, so the first below `tol` ends it
     factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram.T, tol=tolerance, lower=1)
     rank = min(int(rank), equations.n_samples)  # what is left of so few rows is rounding
     rows = np.zeros((n_components, rank))
+    # L, (n_components, rank), with its rows back in the Gram's order; LAPACK counts pivots from 1
     rows[pivots - 1] = np.tril(factor[:, :rank])
     basis, triangle = np.linalg.qr(rows)
+    # L = basis·triangle = (basis·rotation)·Σ·V', so the eigenvalues of LL' are the squares of Σ
     rotation, singular, _ = np.linalg.svd(triangle)
     eigenvalues = np.zeros(n_components)
     eigenvalues[n_components - rank :] = singular[::-1] ** 2
@@ -254,6 +265,7 @@ def clip(equations: solution.NormalEquations, eigenvalues: FloatArray) -> tuple[
     """
     rounding = len(eigenvalues) * float(np.finfo(np.float64).eps)
     smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
+    # a Gram has no negative eigenvalue: one of −e proves that errors moved some by e or more (Weyl)
     floor = max(rounding * largest, equations.gram_error, -smallest, 0.0)
     n_clipped = int(np.searchsorted(eigenvalues, floor, side="right"))
     # Centring subtracts Σw·z̄z̄', so its rounding error is measured on that scale.

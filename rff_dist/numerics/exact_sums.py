@@ -46,16 +46,21 @@ class ExactSum:
         if not np.isfinite(values).all():
             raise DataError("a sum is not finite: values overflow float64; scale them down")
         mantissas, exponents = np.frexp(values)
+        # exact: a float64 has 53 significant bits, so these are whole numbers below 2**53
         integers = (mantissas * 2.0**53).astype(np.int64)
+        # value = integer · 2**shift · 2**(32 · position), with a shift from 0 to 31
         position, shift = np.divmod(exponents.astype(np.int64) - 53, _BITS)
         # zeros have no position of their own, and must not widen the range
         lowest = int(position[integers != 0].min()) if integers.any() else 0
         position = np.where(integers == 0, lowest, position)
         # a 53-bit integer shifted by up to 31 bits spans three digits; each part stays below 2**63
+        # integers below 0 stay right: `>>` rounds down and `&` is never negative, so only the top part has a
+        # sign
         low = (integers & _MASK) << shift
         high = (integers >> _BITS) << shift
         parts = (low & _MASK, (low >> _BITS) + (high & _MASK), high >> _BITS)
         spread = int(position.max(initial=lowest)) - lowest
+        # three digits from the highest position on, and one for the sign
         digits = np.zeros((spread + 4, *values.shape), np.int64)
         for step in range(spread + 1):
             here = position == lowest + step
@@ -96,6 +101,7 @@ class ExactSum:
         Raises DataError if a sum is larger than float64 holds.
         """
         negative = self.digits[-1] < 0
+        # a negative number is −1 and then large digits, which would cancel in float64; its magnitude does not
         magnitude = np.where(negative, -self.digits, self.digits)
         _carry(magnitude)
         total = np.zeros(self.shape)
@@ -156,6 +162,7 @@ def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
     The last digit must be 0 or -1 after the carry, so callers add one that is free to take it.
     """
     _carry(digits)
+    # a digit that repeats the sign, 0 below 0 or 2**32 − 1 below −1, adds nothing, as in two's complement
     while len(digits) > 1 and (digits[-2] == (digits[-1] & _MASK)).all():
         digits = np.concatenate([digits[:-2], digits[-1:]])
     if not digits.any():
@@ -167,7 +174,7 @@ def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
 
 
 def exact_sum_arrays(prefix: str, total: ExactSum) -> dict[str, NDArray[Any]]:
-    """Return the arrays that store `total`; `exact_sum_from_arrays` is the way back."""
+    """Return the arrays that store `total`; `exact_sum_from_arrays` reads them."""
     return {f"{prefix}_lowest": np.array(total.lowest, np.int64), f"{prefix}_digits": total.digits}
 
 

@@ -18,6 +18,7 @@ from threadpoolctl import ThreadpoolController
 
 def available_memory() -> int:
     """Return the bytes that this process may use: the machine's memory, or a control group's lower limit."""
+    # in a container this is still the whole machine's memory
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_control_group_limits()])
 
@@ -95,6 +96,7 @@ class SpareMemory:
 
 def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
     """Call a function with each item; this thread and the others of `using_threads` share the items."""
+    # its popleft is atomic, so threads need no lock; whoever is free takes the next item
     left = deque(items)
 
     def work() -> None:
@@ -114,6 +116,7 @@ def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
         try:
             work()
         except BaseException:
+            # the others finish the item that they work on, and no further one
             left.clear()
             raise
         for other in others:
@@ -144,7 +147,7 @@ def limit_blas(n_threads: int) -> AbstractContextManager[object]:
 
 
 def libraries_with_threads() -> list[dict[str, Any]]:
-    """Return what `threadpoolctl.threadpool_info` tells of BLAS and OpenMP."""
+    """Return the BLAS and OpenMP libraries in this process, as `threadpoolctl.threadpool_info` does."""
     return cast("list[dict[str, Any]]", _libraries(len(sys.modules)).info())
 
 

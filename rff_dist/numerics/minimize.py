@@ -133,6 +133,7 @@ def _run(search: _Search, *, goal: float, max_iter: int) -> scipy.optimize.Optim
             raise StopIteration
 
     x0 = start / unit
+    # SciPy's own tolerances are off: `stop` compares the excess with the goal
     options = {"maxcor": MEMORY, "maxiter": max_iter, "maxfun": 10 * max_iter + 20, "ftol": 0.0, "gtol": 0.0}
     return scipy.optimize.minimize(scaled, x0, jac=True, method="L-BFGS-B", callback=stop, options=options)
 
@@ -164,10 +165,12 @@ class _Search:
         coefficients, intercept = self._start
         scaled = np.empty(coefficients.shape)
         for rows in cholesky.tiles_of(len(scaled)):
+            # V = R·W; triu, because below the diagonal the diagonal tiles keep old numbers
             scaled[rows] = np.triu(self._factor[rows, rows]) @ coefficients[rows]
             scaled[rows] += self._factor[rows, rows.stop :] @ coefficients[rows.stop :]
         if self._intercept_scale is None:
             return scaled.ravel()
+        # scores ZW + b are (Z − z̄)W + (b + z̄'W): the search's intercept is the second bracket
         centred = intercept + self._means @ coefficients
         return np.append(scaled, self._intercept_scale * centred)
 
@@ -186,11 +189,13 @@ class _Search:
         loss, slope, intercept_slope = self._problem.loss(coefficients, intercept)
         self.n_evaluations += 1
         objective = loss + penalty * float(np.square(coefficients).sum())
+        # ∂J/∂W with b + z̄'W held fixed, as in `start`; then ∂J/∂V = R⁻ᵀ ∂J/∂W
         slope = slope - np.outer(self._means, intercept_slope) + 2.0 * penalty * coefficients
         cholesky.solve_transposed(self._factor, slope)
         gradient = slope.ravel()
         if self._intercept_scale is not None:
             gradient = np.append(gradient, intercept_slope / self._intercept_scale)
+        # a line search also visits points that are worse than the best one
         if objective <= self.objective:
             self.objective, self.point, self.gradient = objective, point.copy(), gradient.copy()
         return objective, gradient

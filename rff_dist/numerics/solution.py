@@ -94,7 +94,7 @@ class RidgeSolution:
 
 
 class TargetSummary(Protocol):
-    """What normal equations, their spectrum and systems without a Gram all know of features and targets."""
+    """Means and sums of squares that normal equations, their spectrum and systems without a Gram all have."""
 
     @property
     def total_sum_of_squares(self) -> FloatArray:
@@ -121,6 +121,7 @@ def make_solution(
 ) -> RidgeSolution:
     """Complete a solution from its coefficients and the residual as computed, which may be negative."""
     total = summary.total_sum_of_squares
+    # c − 2w'B + w'Aw cancels where the fit is close, and may come out below 0; the bound says by how much
     residual = np.maximum(rss, 0.0)
     return RidgeSolution(
         coefficients=coefficients,
@@ -165,6 +166,7 @@ def check_equations(equations: NormalEquations) -> None:
         )
     if 0 in moments.shape:
         raise SolveError(f"nothing to solve: moments have shape {moments.shape}; expected at least (1, 1)")
+    # np.triu copies, and the copy of a strip is small
     for start in range(0, len(gram), 512):
         strip = np.triu(gram[start : start + 512, start:])
         if not np.isfinite(strip).all():
@@ -199,7 +201,7 @@ def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EquationFacts:
-    """What the normal equations and their spectrum both say of rows, features and targets.
+    """Counts, means and sums of squares that normal equations and their spectrum have in common.
 
     `total_sum_of_squares`: float64 array of shape (n_targets,). Sum of squares of each (centred) target.
     `feature_means`: float64 array of shape (n_components,). z̄, zero without an intercept.
@@ -244,6 +246,7 @@ class NormalEquations(EquationFacts):
         # how far apart the means of both groups are; 0 without an intercept
         features = ratio * (part.feature_means - self.feature_means)
         targets = ratio * (part.target_means - self.target_means)
+        # w₁w₂/(w₁ + w₂) of both groups' weights: the factor of the term of rank one
         between = part.sum_of_weights / ratio
         gram = np.empty_like(self.gram)
         for start in range(0, len(gram), _STRIP_ROWS):
@@ -262,5 +265,6 @@ class NormalEquations(EquationFacts):
             n_samples=self.n_samples - part.n_samples,
             sum_of_weights=weight,
             fit_intercept=self.fit_intercept,
+            # the roundings of both are independent, so they add in squares
             gram_error=math.hypot(self.gram_error, part.gram_error),
         )

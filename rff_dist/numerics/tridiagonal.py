@@ -65,6 +65,7 @@ class Tridiagonal:
         n = len(self.diagonal)
         try:
             with machine.limit_blas(1):
+                # "sterf": the QR algorithm without square roots, O(n²), which gives no vectors and needs none
                 values: FloatArray = scipy.linalg.eigvalsh_tridiagonal(
                     self.diagonal, self.off_diagonal[: n - 1], lapack_driver="sterf", check_finite=False
                 )
@@ -83,19 +84,26 @@ class Tridiagonal:
         Raises SolveError if T + alpha is not positive definite.
         """
         n, n_alphas = len(columns), len(alphas)
+        # blocks T + alpha₁, T + alpha₂, … along the diagonal of one matrix of n · n_alphas rows
         diagonal = (alphas[:, np.newaxis] + self.diagonal).ravel()
+        # each row ends in a 0, which keeps a block apart from the next
         between = np.zeros((n_alphas, n))
         between[:, : n - 1] = self.off_diagonal[: n - 1]
         between = between.ravel()[: max(1, len(diagonal) - 1)]
         right = np.tile(columns, (n_alphas, 1))
+        # LDL' without pivoting, which positive definite matrices do not need: O(n) per alpha and column
         _, _, solution, failed = scipy.linalg.lapack.dptsv(diagonal, between, right)
         if failed:
-            raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alphas[(failed - 1) // n]:g}")
+            alpha = alphas[(failed - 1) // n]
+            raise SolveError(
+                f"Z'Z + alpha is not positive definite at alpha = {alpha:g}; give a larger alpha"
+            )
         return np.asarray(solution.reshape(n_alphas, n, -1).swapaxes(0, 1))
 
     def rotate(self, columns: FloatArray, *, transposed: bool) -> FloatArray:
         """Return Q'x or Qx of each column x."""
         n, n_columns = columns.shape
+        # a copy, because LAPACK overwrites it, in its own order
         rotated = np.array(columns, order="F")
         work = np.empty(max(1, n_columns) * _BLOCK)
         shape = b"L", b"L", b"T" if transposed else b"N", n, n_columns
@@ -128,6 +136,8 @@ class RidgeTridiagonal:
         Returns float64 array of shape (n_components, n_columns).
         Raises SolveError if A + alpha is not positive definite.
         """
+        # 2·n_components² operations per column for each rotation; the solutions between them take
+        # O(n_components)
         solved = self.form.rotate(right_hand_sides, transposed=True)
         penalties = np.maximum(alphas, self.floor)
         for penalty in np.unique(penalties):
@@ -188,10 +198,12 @@ def _pointer(argument: bytes | int | ctypes.c_int | FloatArray) -> object:
 @cache
 def _routine(name: str, n_arguments: int) -> Callable[..., None]:
     """Return a routine of the LAPACK that SciPy brings; see `scipy.linalg.cython_lapack`."""
+    # a capsule's name is the routine's signature in C, and its pointer the routine
     capsule = scipy.linalg.cython_lapack.__pyx_capi__[name]
     named = ctypes.pythonapi.PyCapsule_GetName
     named.restype, named.argtypes = ctypes.c_char_p, [ctypes.py_object]
     address = ctypes.pythonapi.PyCapsule_GetPointer
     address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # functions of this type, unlike PYFUNCTYPE's, release the interpreter's lock while they run
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_arguments)
     return kind(address(capsule, named(capsule)))

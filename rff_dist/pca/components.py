@@ -124,6 +124,7 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
 
 def _with_fixed_signs(components: FloatArray) -> FloatArray:
     largest = np.abs(components).argmax(axis=1, keepdims=True)
+    # eigenvectors have no sign of their own: with this rule all machines give the same one
     signs = np.sign(np.take_along_axis(components, largest, 1))
     return np.ascontiguousarray(components * signs)
 
@@ -188,6 +189,7 @@ class Degrees:
 def degrees_from(sums: FeatureSums, feature_map: maps.FeatureMap) -> Degrees:
     """Return the degrees of a dataset; raises DataError if their mean is not above 0."""
     scaled = gram_products.sums_of_z(sums.raw.value()[:, np.newaxis], feature_map)
+    # Σ w·z's = ‖s‖², for s = Σ w·z
     volume, weight = float(np.square(scaled).sum()), float(sums.weight.value())
     if not (weight > 0 and volume > 0):
         raise DataError(
@@ -240,6 +242,7 @@ def accumulate_normalized_rows(
     blocks.check_targets(replace(rows, y=None))  # checks the weights, before they are divided by degrees
     degrees = np.maximum(degrees_seen, state.floor)
     weights = np.ones(len(degrees)) if rows.sample_weight is None else rows.sample_weight
+    # sums of rows z/√d are those of rows z with weights w/d
     weighted = replace(rows, y=None, sample_weight=weights / degrees)
     volume = exact_sums.ExactSum.of(np.asarray(weights @ degrees))
     n_floored = int((degrees_seen < state.floor).sum())
@@ -261,6 +264,7 @@ def spectral_components(
     """
     equations = sums.statistics.normal_equations(fit_intercept=False)
     volume = float(sums.volume.value())
+    # the trivial eigenvector √d has eigenvalue 1; in the space of features it is s/√volume
     mean = degrees.sums / np.sqrt(volume)
     gram = equations.gram
     for start in range(0, len(gram), 512):  # in strips: the outer product would be a second matrix of D²

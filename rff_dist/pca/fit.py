@@ -46,6 +46,7 @@ class KernelComponents:
         principal, degrees = self.principal, self.degrees
         scale = np.sqrt(principal.explained_variance) if whiten else np.ones(len(principal.eigenvalues))
         directions = principal.components.T / scale
+        # (z − z̄)'v = z'v − z̄'v: rows need not be centred one by one
         offset = principal.means @ directions
         if degrees is None:
             linear = predicting.LinearModel(self.feature_map, directions, -offset)

@@ -224,7 +224,7 @@ def _gram(products: protocol.Products, numbers: IntArray) -> FloatArray:
 
 
 def _cases() -> list[tuple[str, IntArray]]:
-    """Return features whose bytes are extreme, and random ones."""
+    """Return the features of the self-test, each set with its name: extreme bytes, and random ones."""
     shape, unit = (_TEST_COMPONENTS, _TEST_ROWS), protocol.FIXED_POINT_ONE
     random = np.random.Generator(np.random.Philox(0))
     signs = np.where(np.arange(_TEST_ROWS) % 2, -1, 1) * np.ones(shape, np.int64)

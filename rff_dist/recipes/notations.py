@@ -92,6 +92,7 @@ class Notation:
         import pyarrow
         from pyarrow import compute
 
+        # a search for one character is far quicker than the expression, and most columns have no brackets
         if compute.any(compute.match_substring(text, "(")).as_py():  # accountants' minus
             text = compute.replace_substring_regex(text, r"^\(([^()]+)\)$", r"-\1")
         if not compute.any(compute.match_substring(text, "," if self.decimal == "." else ".")).as_py():
@@ -171,6 +172,7 @@ def find_notations(
         wanted = set(columns) - looked_at
         kinds = {field.name: kind_of(field.type) for field in table.schema if field.name in wanted}
         texts, numbers = ([name for name in kinds if kinds[name] == kind] for kind in ("text", "number"))
+        # later tables are read by the notation found here, even if they alone would suggest another
         looked_at |= set(texts)
         notations |= _find(table, texts, numbers, reading)
     return {
@@ -180,13 +182,13 @@ def find_notations(
 
 
 def notation_notes(notations: Mapping[str, Notation], given: Sequence[str] = ()) -> list[str]:
-    """Say which notations were found, in which columns; `given` are texts that were said to be missing."""
+    """Return notes on the notations in use, by column; `given` are texts that the user said are missing."""
     columns: dict[str, list[str]] = {}
     for name, notation in notations.items():
         columns.setdefault(notation.words, []).append(name)
     notes = [f"{words}: {listed(names)}" for words, names in columns.items()]
-    found = {name: [text for text in one.missing if text not in given] for name, one in notations.items()}
-    absent = {name: texts for name, texts in found.items() if texts}
+    added = {name: [text for text in notations[name].missing if text not in given] for name in notations}
+    absent = {name: texts for name, texts in added.items() if texts}
     return notes + [f"{listed(texts)} counts as missing in {name!r}" for name, texts in absent.items()]
 
 
@@ -211,6 +213,7 @@ def _find(
             if _are_codes(values):
                 notations[name] = Notation("text", why="whose zeros before digits numbers would lose")
     seen = {decimal for fits in ambiguous.values() if len(fits) == 1 for decimal in fits}  # without a doubt
+    # 1.234 alone could be either; columns that can be read in one way only decide for the others
     is_comma = seen == {","} or (not seen and table.decimal == ",")
     for name, fits in ambiguous.items():
         chosen = fits.get("," if is_comma else ".") or next(iter(fits.values()), None)
@@ -224,11 +227,11 @@ def _fitting_dates(counted: tuple[Any, Any], wanted: str | None) -> Notation | N
     if plain := _fitting(Notation("date"), *counted, is_text=True):
         return plain
     fits = {order: _fitting(Notation("date", order=order), *counted, is_text=True) for order in _ORDERS}
-    found = [fit for order, fit in fits.items() if fit is not None and order == (wanted or order)]
-    if len(found) == 2:
+    fitting = [fit for order, fit in fits.items() if fit is not None and order == (wanted or order)]
+    if len(fitting) == 2:
         why = "since its dates could be day/month or month/day; `date_order` says which, dmy or mdy"
         return Notation("text", why=why)
-    return found[0] if found else None
+    return fitting[0] if fitting else None
 
 
 def _are_codes(texts: pyarrow.Array) -> bool:
@@ -261,6 +264,8 @@ def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
         ends = values.min(), values.max()
         if kinds[name] == "int64" and ends[0] < ends[1] and _are_days(values):
             notes.append(f"{name!r} may be dates, and is read as numbers: write them as 2024-02-29")
+        # a sentinel lies at an end of the range, occurs more than once, and is at least twice as large as the
+        # rest
         for end in ends:
             others = values[values != end]
             is_far = len(others) and np.abs(others).max() < abs(end) / 2
@@ -299,7 +304,7 @@ def _fitting_numbers(texts: pyarrow.Array, counts: pyarrow.Array, *, is_text: bo
     """Return the notations of numbers that fit, by their decimal points."""
     shown = texts[:1000].to_pylist()
     units = set(re.findall(f"[{_UNITS}]", " ".join(shown)))
-    words = {found[1] if (found := _WORD.search(text)) else "" for text in shown}
+    words = {match[1] if (match := _WORD.search(text)) else "" for text in shown}
     if not units and len(words) == 1 and "" not in words:  # a word that only some have is no unit
         units = words
     if len(units) > 1:  # "$5" and "€5" do not merge

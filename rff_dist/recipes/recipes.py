@@ -147,7 +147,9 @@ class OneHot:
         places, missing = _places(column, self.levels, self.fill)
         marks = np.zeros((len(places), len(self.levels) + 1))
         marks[np.arange(len(places)), places] = 1.0
+        # NaN in all columns of the text, so that a pass refuses it and names the row
         marks[missing] = np.nan
+        # the last column collects unknown levels; of two levels the first is 1 minus the second
         return marks[:, 1 if self._is_binary else 0 : len(self.levels) + self.rest]
 
 
@@ -156,9 +158,9 @@ class TargetMeans:
     """A column of text, with each level as the mean target of its rows, shrunk to the mean of all rows.
 
     `levels`: the levels that were learned.
-    `outputs`: names of what is averaged: targets, or classes, whose means are their shares. Of two classes
-      only the second is used.
-    `means`: for each level, a mean of each output.
+    `outputs`: names of the targets that are averaged, or of the classes, whose shares of the rows are taken.
+      Of two classes only the second is used.
+    `means`: for each level, the mean of each output.
     `rest`: the means of all rows, for unknown levels.
     `fill`: the level that missing text counts as; None leaves it missing.
     """
@@ -195,8 +197,10 @@ class TargetMeans:
         """
         places, missing = _places(column, self.levels, self.fill)
         if tables is None:
+            # unknown levels have the place n_levels, behind the means of known ones
             encoded = np.array([*self.means, self.rest], np.float64)[places]
         else:
+            # a row's own target in its own input would be a leak: training errors far below those on new rows
             encoded = tables[folds, places]
         encoded[missing] = np.nan
         return encoded
@@ -292,6 +296,7 @@ class Recipe:
 
     def dtype(self, schema: pyarrow.Schema) -> np.dtype[Any]:
         """Return the dtype of X that keeps all digits of a table's numbers."""
+        # float32 at least; integers of more digits or float64 widen it
         kinds: set[np.dtype[Any]] = {np.dtype(np.float32)}
         for encoder in self.columns:
             if isinstance(encoder, Number):
@@ -358,6 +363,7 @@ class Recipe:
 
     def digest(self) -> str:
         """Return the SHA-256 of what is done to the columns."""
+        # notes and files' notations say how a table was read, not what X is made of
         text = json.dumps(self.to_dict()["columns"], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -388,6 +394,7 @@ def encode_table(recipe: Recipe, table: Any) -> FloatArray:
         table = pyarrow.Table.from_pandas(table, preserve_index=False) if to_arrow is None else to_arrow()
     held = Table("the table", table.schema, partial(_rows_of, table), table.num_rows)
     rows = recipe.read(held)
+    # checked before any batch is read, so that a missing column is reported at once
     parts = rows.batches(recipe.check(rows.schema, rows.name))
     return np.concatenate([np.empty((0, len(recipe.names))), *map(recipe.encode, parts)])
 
@@ -410,6 +417,7 @@ def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
         "month": lambda: to_numbers(compute.month(moments)),
         "day-of-year": lambda: to_numbers(compute.day_of_year(moments)),
         "weekday": lambda: to_numbers(compute.day_of_week(moments)),
+        # NumPy's % is never negative here, so that times before 1970 have hours too
         "hour": lambda: microseconds % 8.64e10 / 3.6e9,
         "elapsed-days": lambda: microseconds / 8.64e10,
     }

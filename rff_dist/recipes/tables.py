@@ -163,6 +163,7 @@ def _floats(column: pyarrow.Array) -> np.ndarray:
     """Return a column of float64 as an array, missing values as NaN."""
     import pyarrow
 
+    # without the bitmap of missing values, because DLPack takes no columns that have one
     _, data = column.buffers()
     numbers = pyarrow.Array.from_buffers(column.type, len(column), [None, data], offset=column.offset)
     values = np.from_dlpack(numbers)
@@ -275,6 +276,7 @@ def numbered(names: Sequence[str]) -> list[str]:
     taken, unique_names = set(names), dict[str, None]()
     for name in names:
         unique, count = name, 2
+        # a number must not make a name that another column already has
         while unique in unique_names or (unique != name and unique in taken):
             unique, count = f"{name}.{count}", count + 1
         unique_names[unique] = None

@@ -76,6 +76,7 @@ class Transformer:
         if not self.by_name:
             return self.transform(np.column_stack(list(columns.values())))
         pandas = _needed("pandas", "scikit-learn's transformers take tables as frames of the package pandas")
+        # a transformer that was fitted on a frame selects its columns by name
         return self.transform(pandas.DataFrame(columns))
 
     def transform(self, rows: Any) -> FloatArray:
@@ -173,6 +174,7 @@ def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
     categories = getattr(step, "categories_", ())
     texts = {
         name
+        # only if there is one list of categories for each input are the two in the same order
         for name, levels in zip(inputs, categories, strict=False)
         if len(categories) == len(inputs) and any(isinstance(level, str) for level in levels)
     }
@@ -202,6 +204,7 @@ def _step_of(file: str) -> Any:
     try:
         content = base64.b64decode(file, validate=True)
         with zipfile.ZipFile(io.BytesIO(content)) as members:
+            # before anything is unpacked: a small file can claim to hold gigabytes
             n_bytes = sum(member.file_size for member in members.infolist())
         if n_bytes > _MAX_UNPACKED:
             raise errors.UnsafeModelError(

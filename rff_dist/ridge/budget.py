@@ -116,6 +116,8 @@ class Budget:
                 seconds += self.reading + n_maps * pace.seconds(n_met, met_with)
             elif n_maps > 1:
                 seconds *= n_maps
+            # the last plan, of the fewest components, is taken even if it will be late: there is always a
+            # model
             if seconds <= self.left():
                 break
         if n_maps < most:

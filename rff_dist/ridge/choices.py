@@ -319,9 +319,9 @@ def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> folding.Fo
     if cv is None and not several and not by_folds and not options.conformal:
         return None
     if named and not by_folds:
-        asked = {f"`cv` is {cv!r}": cv is not None, f"`n_components` is {options.n_components!r}": several}
+        reasons = {f"`cv` is {cv!r}": cv is not None, f"`n_components` is {options.n_components!r}": several}
         conformal = f"`conformal` is {options.conformal!r}"
-        reason = next((words for words, is_so in asked.items() if is_so), conformal)
+        reason = next((words for words, is_so in reasons.items() if is_so), conformal)
         raise InvalidParameterError(
             f"{reason}, which takes k-fold cross-validation, but `alpha` is {alpha!r}; expected one of "
             f"{list(CV_NAMES)} or numbers. Leave one of them out"

@@ -97,6 +97,7 @@ def column_effect(model: models.RidgeModel, column: int, values: ArrayLike) -> F
         )
     values = np.asarray(values, np.float64)
     rows = np.tile(_spread(model)[0], (1 + len(values), 1))
+    # row 0 is m itself; each other row is m with one value in the column
     rows[1:, column] = values
     predicted = predicting.predict_rows(blocks.Rows(blocks.Block(0, 0, len(rows)), rows), model.linear)
     return np.asarray(predicted[1:] - predicted[0])
@@ -115,6 +116,7 @@ def column_effects(model: models.RidgeModel) -> list[Effect]:
     for rank in () if standardizer is None else standardizer.ranks:
         places[rank.column] = np.interp(_SCORES, rank.scores, rank.inputs)
     effects = []
+    # unique, because all values of a constant column are the same
     for column, values in enumerate(map(np.unique, places)):
         effect = column_effect(model, column, values)
         effects.append(Effect(column, values, effect[:, 0] if model.one_dimensional else effect))

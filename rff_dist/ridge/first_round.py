@@ -128,7 +128,7 @@ def _finalists(tries: Sequence[_Try], *, n_samples: int, n_components: int) -> l
 
 
 def _other_features(other: _Try, best: _Try) -> bool:
-    """Return whether a candidate that is not linear, whose features are exact, has another kind of them."""
+    """Return whether a candidate has another kind of features; never for linear ones, which are exact."""
     curved = not isinstance(other.candidate.kernel, explicit.Linear)
     return curved and bool(other.row["features"] != best.row["features"])
 
@@ -159,17 +159,15 @@ class _FirstRound:
         self.prepared.say("choose", f"candidates on {n_rows:,} rows with {width:,} components")
         if self.budget.limit is not None:
             candidates = self._in_time(candidates)
-        sums_of_columns = [one for one in candidates if isinstance(one.kernel, additive.Additive)]
-        others = [one for one in candidates if one not in sums_of_columns]
+        sums_of_columns = [c for c in candidates if isinstance(c.kernel, additive.Additive)]
+        others = [candidate for candidate in candidates if candidate not in sums_of_columns]
         tries = self._try_all(others, sample, at_least=1)
         tries += self._try_all(sums_of_columns, sample)  # tuned from the others' length scales
         if len(options.kinds) > 1:
             # sums over pairs of columns at 512 centres take as long as all other candidates
             ranked = [trial.candidate for trial in self._best_first(tries)]
-            curved = [
-                one for one in ranked if not isinstance(one.kernel, explicit.Linear | additive.Additive)
-            ]
-            again = [replace(one, features=options.kinds[1]) for one in curved[:TRIED_WITH_NYSTROM]]
+            curved = [c for c in ranked if not isinstance(c.kernel, explicit.Linear | additive.Additive)]
+            again = [replace(c, features=options.kinds[1]) for c in curved[:TRIED_WITH_NYSTROM]]
             tries += self._try_all(again, sample)
         best = self._best_first(tries)[0].candidate
         if options.kernel == "auto" and self._may_add_linear(best):
@@ -197,13 +195,13 @@ class _FirstRound:
         return tries
 
     def _in_time(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return candidates with those that tune nothing first, and without others if time is short."""
-        quick = [one for one in candidates if one.length_scale != "evidence"]
-        quick.sort(key=lambda one: one.length_scale != TimesMedian(1.0))
+        """Return the candidates to try, first one that needs no tuning; if time is short, only such."""
+        quick = [candidate for candidate in candidates if candidate.length_scale != "evidence"]
+        quick.sort(key=lambda candidate: candidate.length_scale != TimesMedian(1.0))
         if quick and self.budget.left(FIRST_SHARE) < TUNING_SECONDS:
             self.budget.n_untried += len(candidates) - len(quick)
             return quick
-        return [*quick[:1], *(one for one in candidates if one not in quick[:1])]
+        return [*quick[:1], *(candidate for candidate in candidates if candidate not in quick[:1])]
 
     def meet(self, finalists: list[Candidate], choices: Choices, chosen: Chosen) -> Chosen:
         """Let finalists meet on few rows, or on a sample of many: the best one alone is left.
@@ -299,17 +297,20 @@ class _FirstRound:
     def _table(
         self, feature_map: FeatureMap, sample: samples.FoldSample
     ) -> tuple[cross_validation.CrossValidation, Pace | None]:
-        """Cross-validate on a sample: few rows directly, more by the sums of their folds, at a pace."""
+        """Return the errors on a sample, from few rows directly or else from sums of folds, and the pace.
+
+        The pace is None for a linear kernel, whose few columns say little about others.
+        """
         D, begun = feature_map.n_components, time.monotonic()
-        told = D >= MIN_COMPONENTS // 2  # the pace of a linear kernel says nothing of others
+        typical = D >= MIN_COMPONENTS // 2  # the few columns of a linear kernel give no pace of others
         if len(sample.X) <= EXACT_ROWS and (table := self._table_of_rows(feature_map, sample)) is not None:
-            return table, Pace(0.0, (time.monotonic() - begun) / D**3) if told else None
+            return table, Pace(0.0, (time.monotonic() - begun) / D**3) if typical else None
         begun = time.monotonic()
         parts = self._sums(feature_map, sample)
         summed, fit_intercept = time.monotonic(), self.options.fit_intercept
         table = cross_validation.cross_validate(parts, alphas=self._grid, fit_intercept=fit_intercept)
         pace = Pace((summed - begun) / (len(sample.X) * D**2), (time.monotonic() - summed) / D**3)
-        return table, pace if told else None
+        return table, pace if typical else None
 
     def _sums(self, feature_map: FeatureMap, sample: samples.FoldSample) -> fold_statistics.FoldStatistics:
         serial, assigned = SerialEngine(1), columns.as_column(sample.fold_of_row, name="folds")

@@ -110,8 +110,8 @@ class Trained:
     `compared`: every feature map that was trained, at the number of components chosen for it.
     `best_index`: which of them belongs to the model.
     `parts`: the model's statistics fold by fold; None if folds were not summed separately.
-    `rounding_seen`: how far rounding features to 15 bits moves predictions; None if that does not show. See
-      `alpha_warnings`.
+    `rounding_seen`: how far rounding features to 15 bits moves predictions; None if negligible. See
+      `solve.rounding_seen`.
     `rows`: the results of all candidates that were tried, the trained ones first; none if nothing was chosen.
       Of given candidates see `compare_rows`.
     `n_readings`: how many times the data were read for statistics; 1 if memory holds those of all candidates.
@@ -293,7 +293,7 @@ def _solve_whole(
 
 
 def _chooses_by_rows(choices: Choices, dataset: blocks.Dataset) -> bool:
-    """Return whether alpha is chosen by leaving out each row: they are few, and nothing else is asked for."""
+    """Return whether alpha is chosen by leaving out each row: rows are few, and alpha and `cv` are free."""
     options, n_components = choices.options, choices.widths[-1]
     free = options.penalty.named == "auto" and options.penalty.grid is None and options.cv is None
     return free and dataset.n_samples <= FEW_ROWS and n_components <= AUTO_COMPONENTS
@@ -337,6 +337,7 @@ class Compared:
         half = best.drawn.n_components // 4 * 2
         if best.parts is None or not draw.is_nested(best.drawn):
             return False
+        # from the sums at hand, whose leading components are those of a smaller draw: this takes no pass
         table = cross_validate(
             best.parts,
             alphas=penalty.grid,
@@ -530,6 +531,7 @@ def refit(
         # a list of alphas, one for each target, would be taken for values to choose from
         chosen = model.alpha if isinstance(model.alpha, float) else model.card.get("alpha_given", "cv")
         penalty = Penalty(chosen, None, fit_intercept, per_target)
+        # nothing is chosen, so that one factorisation per different alpha is all it costs
         solved = solve.solve_with(statistics, model.alpha, fit_intercept=fit_intercept)
     else:
         penalty = Penalty(alpha, alphas, fit_intercept, per_target)

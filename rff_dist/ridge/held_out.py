@@ -361,8 +361,8 @@ def check_coverage(coverage: float) -> None:
 def score_rows(rows: blocks.Rows, state: FoldModels) -> HeldOutScores:
     """Count the held-out scores of a block, at the cost of predictions with n_splits · n_targets columns.
 
-    A row counts once, or as often as its weight repeats it. Rows of weight 0 do not count, and neither do
-    those of folds that are never held out, such as the first of `TimeFolds`.
+    A row counts once, or as many times as its weight repeats it. Rows of weight 0 do not count, and neither
+    do those of folds that are never held out, such as the first of `TimeFolds`.
 
     Raises DataError if the block has no targets, values that are not finite, or lacks the groups that its
       folds are of.
@@ -376,6 +376,7 @@ def score_rows(rows: blocks.Rows, state: FoldModels) -> HeldOutScores:
     with np.errstate(over="ignore"):  # beyond the grid either way
         scores = residuals / units
     edges = _edges()
+    # a score that equals an edge falls into the bin below it, whose upper edge it is
     index = np.searchsorted(edges, scores, side="left")
     times = rows.sample_weight[counted] if state.repeated and rows.sample_weight is not None else None
     counts = [np.bincount(column, times, len(edges) + 1) for column in index.T]
@@ -444,6 +445,7 @@ def sum_root_residuals(
     n_splits, width = len(state.validated), len(state.units) + 1
     right = np.zeros((len(split), n_splits, width))
     roots = np.sqrt(np.maximum(residuals / state.units, SMALLEST))
+    # shape (n_samples, n_splits, n_targets + 1): a row has entries only in the split that holds it out
     right[counted, split[counted]] = np.column_stack([roots, np.ones(len(roots))])
     weights = np.ones(len(split)) if rows.sample_weight is None else rows.sample_weight
     weighted = right * weights[:, np.newaxis, np.newaxis]
@@ -461,6 +463,7 @@ def sum_root_residuals(
             stripe = np.empty((stop - start, len(flat)))
             feature_map.fill(inputs[tile], stripe, start, stop)
             moments[start:stop] = stripe @ flat
+        # from V to U = V / 2^exponents, in which sums are kept; powers of two do not round
         moments *= units
         by_split = moments.reshape(-1, n_splits, width)
         sums[first] = tuple(

@@ -146,7 +146,7 @@ class RidgeModel:
 
     @cached_property
     def root_deviations(self) -> conformal.RootDeviations | None:
-        """Predicts √s for conformal intervals that follow the row; None if they have one width."""
+        """The model of √s, with s the size of residuals near a row; None if intervals have one width."""
         deviations = None if self.held_out is None else self.held_out.deviations
         return None if deviations is None else deviations.root_deviations(self.feature_map)
 

@@ -1,9 +1,9 @@
 """Ridge coefficients without Z'Z: preconditioned conjugate gradients, a pass over the rows for each step.
 
 A step costs O(n_samples · n_components · n_features) and O(n_components) memory. The preconditioner is a
-randomised sketch of Z'Z; its rank is doubled as long as the steps that this may save cost more. It serves
-Nyström features too: FALKON's preconditioner, made of the centres alone, needed two to twenty times the
-steps, and two more arrays of the Gram's size.
+randomised sketch of Z'Z; its rank is doubled as long as that costs less than the steps that it may save. It
+serves Nyström features too: FALKON's preconditioner, made of the centres alone, needed two to twenty times
+the steps, and two more arrays of the Gram's size.
 
 Alpha is chosen by held-out rows: all alphas are columns of the same passes, and each pass measures the errors
 of the solutions so far at the rows that it does not train on.
@@ -187,6 +187,7 @@ def validate_alphas(
         grid = grids.check_grid(alphas)
         preconditioner, n_passes = _sketch(prepared, operator, float(grid[0]), CHOICE_TOLERANCE)
     n_targets, total = operator.moments.shape[1], operator.total_sum_of_squares
+    # columns in the order of (alpha, target), as the table's last two axes
     penalties, targets = np.repeat(grid, n_targets), np.tile(np.arange(n_targets), len(grid))
     right = operator.moments[:, targets]
     descent = Descent(np.zeros_like(right), right.copy(), penalties, preconditioner)
@@ -260,6 +261,8 @@ def _worth_doubling(
 ) -> bool:
     """Return whether the steps that a doubled rank may save cost more than its columns."""
     least = expected_iterations(1.0, tolerance)
+    # with a perfect sketch the condition is 1, now it is at most the shortfall; doubling takes rank more
+    # columns
     saved = expected_iterations(float(sketch.shortfall(np.array([alpha]))[0]), tolerance) - least
     of_step = gram_products.pass_operations(operator.accumulation.spec.n_targets)
     return saved * of_step > gram_products.pass_operations(sketch.rank)

@@ -33,7 +33,7 @@ class Solved:
     `cross_validation`: the table of k-fold errors.
     `choice`: the entry of that table that was taken.
     `leave_one_out`: the path of alpha by PRESS.
-    `doubts`: what speaks against an alpha that was chosen by leaving out each of few rows.
+    `doubts`: reasons to doubt an alpha that was chosen by leaving out each of few rows.
     """
 
     solution: RidgeSolution
@@ -125,7 +125,7 @@ def _leave_out_each(
     *,
     repeated: bool,
 ) -> tuple[Choice, row_folds.Doubts | None]:
-    """Choose again among a table's alphas, by leaving out each row; keep the choice if that cannot tell."""
+    """Choose again among the alphas, by leaving out each row; keep the choice if that does not decide."""
     assert rows.y is not None
     squares = row_folds.leave_out_each(
         feature_map.transform(rows.X),
@@ -206,8 +206,8 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0, classes: bool = Fa
     cancel one another at the rows, see `how_cancelling`, need not do so elsewhere. There is no warning if
     folds found the smallest alpha best for few features of many rows: those need no penalty.
 
-    `classes`: whether targets of −1 and +1 stand for classes. How far another alpha may lower their squared
-      error shows nothing of classes and probabilities, for which rows are few enough to be interpolated.
+    `classes`: whether targets of −1 and +1 stand for classes. That another alpha may lower their squared
+      error is then no reason to warn, since it says little about predicted classes and probabilities.
     """
     if solved.chosen_by == "given":
         return

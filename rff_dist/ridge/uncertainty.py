@@ -177,6 +177,7 @@ def predict_rows_with_std(rows: blocks.Rows, model: PredictiveModel) -> tuple[Fl
     if not np.isfinite(spread).all():
         row = rows.block.start + int(np.argmin(np.isfinite(spread).all(axis=1)))
         raise DataError(f"the variance of row {row:_} is not finite: its features overflow; scale X down")
+    # of the noise, the intercept and the coefficients, in units of σ²/ω
     relative = 1.0 + model.intercept_variance + spread[:, model.factor_of_target]
     return predictions, np.sqrt(relative * model.noise_variance)
 
@@ -268,6 +269,7 @@ def calibrate_rows(rows: blocks.Rows, model: PredictiveModel) -> Calibration:
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
         squared = np.where(certain, 0.0, (residual / divisor) ** 2)
         losses = np.where(certain, 0.0, 0.5 * (np.log(2.0 * np.pi) + squared) + np.log(divisor))
+        # |y − f| ≤ q·s rather than a quotient, so that a target without noise counts if it is met exactly
         inside = np.stack([weights @ (residual <= width * deviations) for width in _quantiles()])
         sums = (weights @ losses, weights @ squared, inside, weights @ deviations)
     errors = evaluation.errors_of(y, weights, predictions, model.linear.intercept)

@@ -191,6 +191,8 @@ class CrossValidation:
                 slack = 0.0
             place = grids.last_within(mean, mean[best] + max(slack, grids.RESOLUTION))
             saved = errors[:, shared] - errors[:, place]
+            # of the saving itself: both alphas are judged on the same splits, so what makes a split hard
+            # cancels
             noise = np.nan_to_num(_standard_error(saved, self.weights))
             if always or _mean(saved, self.weights) > max(grids.MATERIAL_GAIN * mean[shared], noise):
                 places[target] = place
@@ -350,7 +352,7 @@ def cross_validation_bytes(
 
 
 def cross_validation_flops(sizes: Sequence[int], n_splits: int) -> int:
-    """Return the operations of the reductions in `cross_validate`, most of its work, as those of products.
+    """Return the cost of the reductions in `cross_validate`, its main work, in operations of a product.
 
     A reduction takes 4/3·D³, but half of it runs at memory speed: it takes as long as 3·D³ of products.
     """
@@ -511,6 +513,8 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
         columns = pairs[start : start + _COLUMNS]
         targets = columns % n_targets
         coefficients = _coefficients(equations, reduced, alphas[columns // n_targets], targets)
+        # about the fold's own means, plus its weight times the squared distance between predicted and true
+        # mean
         errors[columns] = _sum_of_squares(fold, coefficients, targets, fold_error) + weight * np.square(
             fold.target_means[targets]
             - equations.target_means[targets]
@@ -534,6 +538,7 @@ def _coefficients(
     # below the floor, the rounding error of eigenvalues, coefficients would be chance
     moments, penalties = equations.moments[:, targets], np.maximum(alphas, reduced.floor)
     coefficients = reduced.solve(moments, penalties)
+    # one step of iterative refinement (Higham 2002, ch. 12): coefficients are then as exact as by Cholesky
     residual = moments - equations.gram @ coefficients - penalties * coefficients
     return coefficients + reduced.solve(residual, penalties)
 

@@ -181,10 +181,12 @@ def leave_out_rows(rows: blocks.Rows, state: HatMatrix) -> LeaveOneOut:
             rotated = state.rotation.T @ features
             fitted = (state.weights.T @ rotated).reshape(n_alphas, n_targets, len(tile))
             residual = (y[part] - state.target_means).T - fitted
+            # h = Σ_k (q_k'z)²/(λ_k + alpha) and the intercept's share; shape (n_alphas, n_rows)
             share = state.inverse.T @ np.square(rotated) + state.intercept_leverage
             # repeated rows: one copy is left out
             left = 1.0 - (share if state.repeated else weight * share)
             lost = (left <= state.resolution[:, np.newaxis]) & (weight > 0)
+            # the error without the row is e/(1 − h) (Allen 1974, PRESS)
             missed = residual / np.where(lost | (weight == 0), np.inf, left)[:, np.newaxis]
             squared[strip] = np.square(missed) @ weight
         undetermined[strip] = lost.sum(axis=1)

@@ -99,9 +99,11 @@ def leave_out_each(
     with machine.limit_blas(1):
         U, eigenvalues, rest, outside = centred.orthogonal()
         shares = alphas[:, np.newaxis] / (eigenvalues + alphas[:, np.newaxis])
+        # 1 − h of each alpha and row, the diagonal of I − H; shape (n_alphas, n_rows)
         left = rest + shares @ np.square(U).T
         missed = outside + U @ (shares[:, :, np.newaxis] * (U.T @ centred.targets))
     if repeated:
+        # h of a row that is there `times` times is shared by its copies, and one of them is left out
         left = 1.0 - (1.0 - left) / times
     undetermined = left <= len(U) * _EPS
     missed /= (np.sqrt(times) * np.where(undetermined, 1.0, left))[:, :, np.newaxis]
@@ -238,7 +240,7 @@ IMMATERIAL = 0.003
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """What speaks against an alpha that was chosen by leaving out each row.
+    """Reasons to doubt an alpha that was chosen by leaving out each row.
 
     `other`: index of the tried alpha that may save most of the error.
     `saved`, `saving`: the share of the error that it saves, and that plus one standard error.
@@ -261,7 +263,7 @@ def choose_by_rows(
     per_target: PerTarget,
     repeated: bool = False,
 ) -> tuple[NDArray[np.intp], Doubts] | None:
-    """Return the index of each target's alpha among those that were tried, and what speaks against it.
+    """Return the index of each target's alpha among those that were tried, and reasons to doubt it.
 
     `squares`: float64 array of shape (n_alphas, n_targets, n_samples). From `leave_out_each`, alphas
       ascending.
@@ -330,5 +332,6 @@ class _Rows:
     def mean_and_error(self, losses: FloatArray) -> tuple[Any, Any]:
         """Return means over the last axis, and their standard errors, for either kind of weights."""
         means = losses @ self.shares
+        # variances of means of Σw equal rows, or of rows of which each is one observation
         spreads = self.shares / self.sum_of_weights if self.repeated else np.square(self.shares)
         return means, np.sqrt(np.square(losses - np.expand_dims(means, -1)) @ spreads)

@@ -164,6 +164,7 @@ def _accumulate(
         )
         for total, size in zip(totals, sizes, strict=True)
     ]
+    # views: products are added to the totals in place, which have room for this block's carries by now
     sums = [total.low for total in begun]
     cross, targets = [total.cross for total in begun], [total.targets for total in begun]
 
@@ -231,6 +232,7 @@ def _accumulate(
                 tile.clear(rows_of_tile.stop - rows_of_tile.start)
                 work.append((piece, rows_of_tile, tile))
             filled = pool.map(fill, itertools.product(work, feature_map.stripes))
+            # map keeps the order of its jobs: tile by tile, and stripe by stripe within a tile
             moments_of_tiles = list(itertools.batched(filled, len(feature_map.stripes)))
             if with_moments:
                 for (piece, rows_of_tile, _), moments in zip(work, moments_of_tiles, strict=True):

@@ -183,6 +183,7 @@ def multiply_rows(rows: blocks.Rows, state: GramFactor, total: GramProduct | Non
 
     def multiply(tile: slice, features: FloatArray) -> None:
         nonlocal errors
+        # features are filled once and read twice: for UV here, and for U' times that below
         scores = np.zeros((tile.stop - tile.start, columns.shape[1]))
         for low, high in feature_map.stripes:
             scores += _filled(feature_map, inputs[tile], features, low, high).T @ columns[low:high]
@@ -290,6 +291,7 @@ class GramOperator:
     @property
     def moments(self) -> FloatArray:
         """Z'WY, shape (n_components, n_targets)."""
+        # U'W(Y − offset) + U'W1·shift, where the last column of cross is U'W1
         cross, shift = self.sums.cross.value(), self._shift
         return sums_of_z(cross[:, :-1] + cross[:, -1:] * shift, self.feature_map)
 
@@ -297,6 +299,7 @@ class GramOperator:
     def total_sum_of_squares(self) -> FloatArray:
         """Total sum of squares of each target, about its mean if centred, shape (n_targets,)."""
         targets, shift = self.sums.targets.value(), self._shift
+        # Σ w·(y + shift)² multiplied out, for y as summed, less its offset
         squares, sums = np.diagonal(targets)[:-1], targets[:-1, -1]
         return np.asarray(squares + 2.0 * shift * sums + self.sum_of_weights * shift**2)
 

@@ -83,7 +83,8 @@ def check_counted(n_samples: int, expected: int) -> None:
     """Check that a pass counted each of the expected rows once; raises StatisticsError otherwise."""
     if n_samples != expected:
         raise StatisticsError(
-            f"a pass counted {n_samples:_} of {expected:_} rows, not each once: run it again"
+            f"a pass counted {n_samples:_} rows, but the data have {expected:_}: some were lost or counted "
+            "twice; run it again"
         )
 
 
@@ -106,7 +107,10 @@ def inspect(dataset: Dataset, *, engine: protocol.Engine) -> Moments:
     lost = (moments.squares.value() == 0) & (moments.sums.value() != 0)
     if lost.any():
         name = name_column(int(np.argmax(lost)), dataset.n_features)
-        raise DataError(f"Input {name} varies by less than float64 can square; multiply it by a large number")
+        raise DataError(
+            f"Input {name} varies so little that squares of its differences are 0 in float64; multiply it by "
+            "a large number"
+        )
     return moments
 
 
@@ -200,6 +204,7 @@ def standardizer_for(
     if standardize == "auto":
         central = ColumnMoments.of(moments)
         limit = np.clip(central.n_samples / 8, *HEAVY_KURTOSIS)
+        # kurtosis above the limit, by roots, since the square of a large column's variance may overflow
         columns = np.flatnonzero(np.sqrt(central.fourth) > np.sqrt(limit) * central.second)
     if not len(columns):
         return standardizer
@@ -380,6 +385,7 @@ def rank_map(column: int, values: FloatArray) -> maps.RankMap:
     distinct, counts = np.unique(values, return_counts=True)
     scores = scipy.special.ndtri((np.cumsum(counts) - 0.5 * counts) / len(values))
     grid = np.linspace(scores[0], scores[-1], N_CELLS + 1)
+    # the values on both sides of each point of the grid, so that interpolation never spans two cells
     above = np.searchsorted(scores, grid).clip(max=len(scores) - 1)
     kept = np.unique(np.concatenate([above, (above - 1).clip(min=0)]))
     return maps.RankMap(column, distinct[kept], scores[kept])

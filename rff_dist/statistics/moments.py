@@ -193,6 +193,7 @@ class ColumnMoments:
         weight = self.weight + other.weight
         mean = self.mean + (other.weight / weight) * (other.mean - self.mean)
         zero = np.zeros_like(mean)
+        # each part's moments about the common mean, averaged by weight (Chan, Golub & LeVeque 1983)
         both = [(m.weight / weight, _about(m.mean - mean, zero, *m.central)) for m in (self, other)]
         second, third, fourth = (np.asarray(sum(share * parts[i] for share, parts in both)) for i in range(3))
         rounding = np.maximum(self.rounding, other.rounding)
@@ -224,6 +225,7 @@ def _about(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the mean second to fourth powers of x + offset, from the mean powers of x."""
     return (
+        # the binomial formulas in Horner's form
         second + offset * (2 * first + offset),
         third + offset * (3 * second + offset * (3 * first + offset)),
         fourth + offset * (4 * third + offset * (6 * second + offset * (4 * first + offset))),

@@ -312,6 +312,7 @@ def _fill(whole: fold_statistics.Part, part: fold_statistics.Part, first: bool) 
         if whole is not part:
             raise _changed()
         return None
+    # each pass for a part makes these sums too; that they agree shows that all passes read the same rows
     counted, again = ((s.n_samples, s.n_observations, s.cross, s.targets) for s in (whole, part))
     if counted != again:
         raise _changed()

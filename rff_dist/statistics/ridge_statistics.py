@@ -224,6 +224,7 @@ class RidgeStatistics:
     def yty(self) -> float | FloatArray:
         """Return y'y, or Y'Y of shape (n_targets, n_targets)."""
         sums, offsets = self.targets.value(), self.spec.offsets
+        # (Y − o)'W(Y − o) is what was summed; the offsets o are added back
         cross = np.outer(sums[:-1, -1], offsets)
         products = sums[:-1, :-1] + cross + cross.T + sums[-1, -1] * np.outer(offsets, offsets)
         return float(products[0, 0]) if self.spec.one_dimensional else products
@@ -257,6 +258,7 @@ class RidgeStatistics:
             )
         cross = self.cross.value()
         if fit_intercept:
+            # Z'Z − n·z̄z̄' = Z'Z − cc' with c = Z'1/√n
             center = cross[:, -1] / np.sqrt(total)
             means = sums[:-1, -1] / total  # of targets minus their offset: small, so that little cancels
             moments = specs.sums_over_z(self, cross[:, :-1] - np.outer(cross[:, -1], means))
@@ -400,6 +402,8 @@ def carried[S: RidgeStatistics](statistics: S) -> S:
     if statistics.high is not None:
         for start in range(0, len(statistics.low), _STRIP):
             low, high = statistics.low[start : start + _STRIP], statistics.high[start : start + _STRIP]
+            # the value is high · 2**62 + low; `>>` rounds down, so that low is never negative and high has
+            # the sign
             high += low >> specs.LIMB_BITS
             low &= _LIMB_MASK
     return statistics
@@ -426,6 +430,7 @@ def _combine_limbs(left: RidgeStatistics, right: RidgeStatistics, sign: int, n_s
         return (left.low + right.low if sign > 0 else left.low - right.low), None
 
     def combine(part: slice) -> tuple[IntArray, IntArray]:
+        # low ± low is from −2**62 to 2**63, which an int64 holds; what exceeds 62 bits goes to high
         (left_low, left_high), (right_low, right_high) = _split(left, part), _split(right, part)
         low = left_low + sign * right_low
         return low & _LIMB_MASK, left_high + sign * right_high + (low >> specs.LIMB_BITS)
@@ -450,6 +455,7 @@ def _by_strips(limbs: Callable[[slice], tuple[IntArray, IntArray]], size: int, *
 def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray]:
     if statistics.high is not None:
         return statistics.low[part], statistics.high[part]
+    # one limb seen as two, in the same form as `carried` leaves them
     return statistics.low[part] & _LIMB_MASK, statistics.low[part] >> specs.LIMB_BITS
 
 
@@ -483,6 +489,7 @@ def _packed(layout: specs.TileLayout, buffer: IntArray) -> IntArray:
     parts = []
     for row, column, offset in layout.tiles():
         tile = layout.view(buffer, row, column, offset)
+        # diagonal tiles are symmetric, so half of each is enough
         parts.append(tile[np.triu_indices(len(tile))] if row == column else tile.ravel())
     return np.concatenate(parts)
 

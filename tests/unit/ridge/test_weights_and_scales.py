@@ -165,7 +165,7 @@ def test_fractions_repeat_no_row(problem):
 
 
 @pytest.mark.parametrize(("column", "name"), [(0, "X, column 1"), (1, "y, column 0")])
-@pytest.mark.parametrize(("factor", "problem_"), [(1e-200, "varies by less"), (1e200, "overflows float64")])
+@pytest.mark.parametrize(("factor", "problem_"), [(1e-200, "varies so little"), (1e200, "overflows float64")])
 def test_columns_that_float64_cannot_square_are_named(problem, column, name, factor, problem_):
     X, y = problem
     if column == 0:
