@@ -55,8 +55,7 @@ def export_onnx(model: models.RidgeModel, path: str | os.PathLike[str], *, overw
         doc_string=f"model {model.digest()}",
     )
     onnx.checker.check_model(model_proto)
-    content = model_proto.SerializeToString()
-    return documents.write_whole(place, lambda temporary: temporary.write_bytes(content), what="graph")
+    return documents.write_file(place, model_proto.SerializeToString(), what="graph")
 
 
 class _Graph:

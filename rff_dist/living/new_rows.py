@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from rff_dist.data import blocks, memory
+from rff_dist.data.loads import Load, read_loads
 from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
 from rff_dist.fitting import predicting, prepare
 from rff_dist.living.differences import (
@@ -30,7 +31,6 @@ from rff_dist.living.differences import (
 from rff_dist.living.windows import ALL_ROWS, NO_HALF_LIFE, HalfLife, Window
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.storage import documents, locations, repositories
-from rff_dist.storage.loads import Load, read_loads
 from rff_dist.text import redact
 from rff_dist.typing import IntArray
 
@@ -337,7 +337,7 @@ def _loads_of(dataset: blocks.Dataset, window: str, half_life: str) -> list[Load
             f"`{option}` is {value!r}, but {_name(dataset)} keeps no versions, which record the rows that "
             "came together; expected a versioned dataset. `rff-dist data convert` makes one"
         )
-    return read_loads(prepare.attributes_of(dataset), dataset.n_samples)
+    return read_loads(documents.manifest_of(prepare.attributes_of(dataset)), dataset.n_samples)
 
 
 def refuse(dataset: blocks.Dataset, rows: NewRows, reason: str) -> list[Refusal]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
+from rff_dist.data import loads as stored_loads
+from rff_dist.data.loads import Load
 from rff_dist.errors import InvalidParameterError
-from rff_dist.storage import loads as stored_loads
-from rff_dist.storage.loads import Load
 
 _LONGEST = 100_000  # days or loads of a window or half-life
 _LENGTH = re.compile(r"(?P<days>[0-9]*\.?[0-9]+)d|(?P<loads>[0-9]{1,9})")

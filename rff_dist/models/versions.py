@@ -25,7 +25,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from itertools import islice
 from typing import Any
 
-from rff_dist import errors
+from rff_dist import __version__, errors
 from rff_dist.storage import locations, output_places, records
 from rff_dist.text import redact
 
@@ -386,7 +386,7 @@ def code_version() -> dict[str, str]:
 
     Installers record the commit of what they fetched from version control (PEP 610, `direct_url.json`).
     """
-    facts = {"code_version": records.own_version()}
+    facts = {"code_version": __version__}
     with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):  # not from version control
         recorded = json.loads(distribution("rff_dist").read_text("direct_url.json") or "")
         facts["code_commit"] = str(recorded["vcs_info"]["commit_id"])

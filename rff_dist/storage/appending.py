@@ -8,22 +8,22 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import zarr
 
 from rff_dist.data import columns, memory, row_batches
+from rff_dist.data import sources as row_sources
+from rff_dist.data.loads import LOADS, Load, describe_loads, read_loads, with_load
 from rff_dist.errors import DataError, StorageError
 from rff_dist.storage import arrays, documents, locations, repositories, writing
 from rff_dist.storage.columns import ID
 from rff_dist.storage.groups import StoredGroup, complete, require_versions
-from rff_dist.storage.loads import Load, describe_loads, read_loads, with_load
+from rff_dist.text import some
 
-SOURCES = "sources"  # the group's attribute that lists what was ingested
 _SHOWN_SOURCES = 20
-_FORGOTTEN = "forgotten name, SHA-256 "
 _log = logging.getLogger(__name__)
 
 type NewAttributes = Callable[[Mapping[str, Any], int], Mapping[str, Any] | None]
@@ -42,24 +42,6 @@ class Appended:
     version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where rows came from. A dataset remembers its sources and takes the rows of each only once.
-
-    `name`: a file's path, for example.
-    `sha256`: digest of the content, by which a source is recognised.
-    `facts`: further JSON values to keep in the dataset's attribute `sources`.
-    """
-
-    name: str
-    sha256: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_dict(self, n_samples: int) -> dict[str, Any]:
-        """Return the entry of this source in the dataset's attribute `sources`."""
-        return {"name": self.name, "sha256": self.sha256, "n_samples": n_samples, **self.facts}
-
-
 def append_dataset(
     url: str | os.PathLike[str],
     X: Any,
@@ -68,7 +50,7 @@ def append_dataset(
     sample_weight: Any = None,
     groups: Any = None,
     ids: Any = None,
-    source: Source | None = None,
+    source: row_sources.Source | None = None,
     message: str | None = None,
 ) -> Appended:
     """Append rows to a versioned dataset, like `numpy.concatenate([old, new])` of each of its arrays.
@@ -112,47 +94,15 @@ def append_dataset(
     def remember(attributes: Mapping[str, Any], n_samples: int) -> Mapping[str, Any] | None:
         if source is None:
             return {}
-        return {SOURCES: [*known_sources(attributes), source.to_dict(n_samples)]}
+        return {row_sources.SOURCES: [*row_sources.known_sources(attributes), source.to_dict(n_samples)]}
 
     location = locations.parse_location(url)
     with editing(location) as dataset:
-        if source is not None and source.sha256 in known_digests(dataset.attributes):
+        if source is not None and source.sha256 in row_sources.known_digests(dataset.attributes):
             _log.info("%s holds the rows of %s already", location, source.name)
             return Appended(dataset.n_before, dataset.n_before)
         names = row_batches.column_names(X), row_batches.column_names(y)
         return append_batches(dataset, batches, names=names, change=remember, message=message)
-
-
-def is_named(source: Mapping[str, Any], name: str) -> bool:
-    """Return whether a stored source has a name, which may be forgotten by now."""
-    return source.get("name") in (name, _digest_of_name(name))
-
-
-def without_name(source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a stored source with a digest in place of its name.
-
-    People read the names of files (`info`, `data log`, the list of `forget`), so a dataset keeps them until
-    rows are forgotten: a file may be named after the person who asked for it. `--append` compares digests as
-    well, so it still skips the files that it knows, and an error about one that has grown names the file that
-    was given. Whoever guesses a name can compare it.
-    """
-    name = str(source.get("name"))
-    return {**source, "name": name if name.startswith(_FORGOTTEN) else _digest_of_name(name)}
-
-
-def _digest_of_name(name: str) -> str:
-    return _FORGOTTEN + hashlib.sha256(name.encode()).hexdigest()[:32]
-
-
-def known_sources(attributes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the sources that a dataset's attributes list."""
-    sources = attributes.get(SOURCES)
-    return [source for source in sources if isinstance(source, Mapping)] if isinstance(sources, list) else []
-
-
-def known_digests(attributes: Mapping[str, Any]) -> set[str]:
-    """Return the digests of a dataset's sources."""
-    return {str(source.get("sha256")) for source in known_sources(attributes)}
 
 
 def append_batches(
@@ -185,9 +135,9 @@ def append_batches(
         if attributes is None or (not n_new and not attributes):
             return Appended(n_before, n_before)
         digest = buffer.finish()
-        new = known_sources(attributes)[len(known_sources(dataset.attributes)) :]
+        new = row_sources.known_sources(attributes)[len(row_sources.known_sources(dataset.attributes)) :]
         came_from = [str(source.get("name")) for source in new]
-        words = f"append {n_new:,} rows" + (f" from {_some(came_from)}" if came_from else "")
+        words = f"append {n_new:,} rows" + (f" from {some(came_from)}" if came_from else "")
         version = dataset.commit(
             "append",
             buffer.n_samples,
@@ -197,10 +147,6 @@ def append_batches(
             facts={"sources": came_from[:_SHOWN_SOURCES]} if came_from else {},
         )
     return Appended(n_before, buffer.n_samples, version)
-
-
-def _some(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 # -- open a versioned dataset for changes, and commit them -----------------------------------------
@@ -234,7 +180,7 @@ class Editing:
 
     def loads(self) -> list[Load]:
         """Return the loads before the change."""
-        return read_loads(self.attributes, self.n_before)
+        return read_loads(documents.manifest_of(self.attributes), self.n_before)
 
     def check_names(self, features: Sequence[str] | None, targets: Sequence[str] | None) -> None:
         """Raise DataError if column names of X or y differ from the dataset's."""
@@ -245,7 +191,7 @@ class Editing:
             differing = next(pair for pair in itertools.zip_longest(names, known) if pair[0] != pair[1])
             raise DataError(
                 f"`{key}`: {differing[0]!r} where {self.location} has {differing[1]!r}; expected the columns "
-                f"{_listed(known)}{' …' if len(known) > 10 else ''} in this order. Choose and sort them "
+                f"{some([*map(repr, known)])} in this order. Choose and sort them "
                 "by name"
             )
 
@@ -308,7 +254,7 @@ class Editing:
             "n_samples": n_after,
             "sha256": chain,
             documents.LINE: [*line, [n_after, chain]],
-            documents.LOADS: describe_loads(with_load(self.loads(), n_after) if loads is None else loads),
+            LOADS: describe_loads(with_load(self.loads(), n_after) if loads is None else loads),
         }
         attributes = {**(attributes or {}), documents.MANIFEST: {**manifest, **state}}
         changed = self._change.changed_chunks()
@@ -327,8 +273,8 @@ def editing(location: locations.Location) -> Iterator[Editing]:
     with repositories.changing(location) as change:
         stored = StoredGroup(change.store, str(location))
         headers, group = read_headers(stored), zarr.open_group(change.store, mode="r+")
-        _check(stored, headers)
-        yield Editing(location, _n_samples(stored), stored.attributes, headers, group, change)
+        n_before = _check(stored, headers)
+        yield Editing(location, n_before, stored.attributes, headers, group, change)
 
 
 def digest_rows(*parts: np.ndarray) -> str:
@@ -345,15 +291,15 @@ def read_headers(group: StoredGroup) -> dict[str, arrays.Header]:
     return {name: header for name, header in headers.items() if header is not None}
 
 
-def _check(dataset: StoredGroup, headers: Mapping[str, arrays.Header]) -> None:
-    """Refuse a repository that this package did not write, or whose arrays disagree with the manifest."""
+def _check(dataset: StoredGroup, headers: Mapping[str, arrays.Header]) -> int:
+    """Refuse a repository that this package did not write, or whose arrays disagree; return its rows."""
     if "X" not in headers or not documents.manifest_of(dataset.attributes):
         raise StorageError(
             f"{dataset.place} is a repository that rff_dist did not write; expected a versioned dataset. "
             "Open its arrays with Icechunk, and write them with write_dataset"
         )
     shapes = {name: header.shape for name, header in headers.items()}
-    n_samples = _n_samples(dataset)
+    n_samples = documents.manifest_of(dataset.attributes).get("n_samples")
     if {shape[:1] for shape in shapes.values()} != {(n_samples,)}:
         raise StorageError(
             f"the arrays of {dataset.place} have the shapes {shapes}, and its manifest says "
@@ -361,10 +307,7 @@ def _check(dataset: StoredGroup, headers: Mapping[str, arrays.Header]) -> None:
             "(`rff-dist data rollback`)"
         )
     refuse_others(dataset)
-
-
-def _n_samples(dataset: StoredGroup) -> Any:
-    return documents.manifest_of(dataset.attributes).get("n_samples")
+    return int(next(iter(shapes.values()))[0])
 
 
 def refuse_others(dataset: StoredGroup) -> None:
@@ -372,13 +315,9 @@ def refuse_others(dataset: StoredGroup) -> None:
     others = sorted(set(dataset.list_arrays()).difference(ROLES))
     if others:
         raise StorageError(
-            f"{dataset.place} also holds {_listed(others)}; expected only {', '.join(ROLES)}. "
+            f"{dataset.place} also holds {some([*map(repr, others)])}; expected only {', '.join(ROLES)}. "
             "Write other arrays to another group"
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:10]))
 
 
 def _kind(dtype: np.dtype[Any]) -> str:

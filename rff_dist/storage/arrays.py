@@ -1,12 +1,9 @@
 """Open and read one Zarr array: metadata are checked first, and errors name the rows that cannot be read."""
 
-import bz2
 import gzip
 import hashlib
 import json
-import lzma
 import math
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +18,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.errors import ChunkNotFoundError
 from zarr.storage import WrapperStore
 
-from rff_dist.data import columns, memory
+from rff_dist.data import columns, decoding, memory
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage import documents, locations
 
@@ -165,11 +162,6 @@ def stored_rows(array: zarr.Array[Any]) -> int:
     return int(max(1, (array.shards or array.chunks)[0]))
 
 
-def name_axes(array: str, n_axes: int) -> list[str]:
-    """Return the axis names of an array that has a row for each sample; xarray needs them."""
-    return ["sample", _SECOND_AXIS.get(array, f"{array}_column")][:n_axes]
-
-
 def create_array(
     group: zarr.Group,
     name: str,
@@ -177,19 +169,20 @@ def create_array(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     chunk_rows: int,
-    axes: Sequence[str] | None = None,
     marked: bool = False,
 ) -> zarr.Array[Any]:
     """Create an array as this package writes it: checksummed, every chunk stored, unwritten floats NaN.
 
     `dtype`: text of fixed width is stored with variable width.
     `chunk_rows`: rows of a chunk; chunks are cut along the rows only.
-    `marked`: whether the group's manifest will bind the array, see `groups.complete`.
+    `marked`: whether it is an array of a dataset: it has a row for each sample, and the group's manifest will
+      bind it, see `groups.complete`.
 
     Chunks are not compressed. Random float32 was written at 2.1 GB/s and read at 3.8; with Blosc's lz4 at 0.2
     and 1.5 GB/s, for 6 % fewer bytes.
     """
     dtype = columns.TEXT if columns.is_text(dtype) else dtype
+    axes = ["sample", _SECOND_AXIS.get(name, f"{name}_column")][: len(shape)]  # xarray needs names
     return group.create_array(
         name,
         shape=shape,
@@ -197,7 +190,7 @@ def create_array(
         chunks=(chunk_rows, *(max(1, length) for length in shape[1:])),
         compressors=[Crc32cCodec()],
         attributes=MARK if marked else None,
-        dimension_names=axes,
+        dimension_names=axes if marked else None,
         fill_value=np.nan if dtype.kind in "fc" else "" if dtype.kind == "T" else 0,
         config=EVERY_CHUNK,
     )
@@ -371,9 +364,7 @@ def _explain(error: Exception, where: str) -> StorageError:
 # -- bounded ---------------------------------------------------------------------------------------
 
 
-_MOST_EXPANSION = 1032  # Deflate makes at most so many bytes of one.
 _SLACK = 2**20  # Filters may change the size of what is compressed a little.
-_PIECE = 2**20
 _METADATA = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 
 
@@ -411,66 +402,15 @@ def bounded_store(store: Store, codecs: Sequence[str], n_bytes: int) -> Store:
     `codecs`: the array's codecs.
     `n_bytes`: bytes of a decoded chunk.
     """
-    names = {codec.removeprefix("numcodecs.") for codec in codecs} & _SIZES.keys()
+    names = {codec.removeprefix("numcodecs.") for codec in codecs} & decoding.SIZES.keys()
     return CheckedStore(store, partial(_check_size, sorted(names), 2 * n_bytes + _SLACK)) if names else store
 
 
 def _check_size(codecs: Sequence[str], limit: int, key: str, content: Buffer, is_part: bool) -> None:
     if key.rpartition("/")[2] in _METADATA:
         return
-    if any(_SIZES[codec](content.to_bytes(), limit) > limit for codec in codecs):
+    if any(decoding.SIZES[codec](content.to_bytes(), limit) > limit for codec in codecs):
         raise IntegrityError(
             f"{key} has {len(content):_} bytes and would be decoded to more than {limit:_}, twice the size "
             "of a chunk of its array"
         )
-
-
-def _inflated(content: bytes, limit: int) -> int:
-    if len(content) * _MOST_EXPANSION <= limit:
-        return 0
-    # Decoded twice, since Zarr's gzip and zlib codecs decode a chunk whole, whatever its array's chunks hold.
-    return _streamed(lambda: zlib.decompressobj(wbits=47), content, limit)  # 47: gzip or zlib, by its header
-
-
-def _streamed(begin: Callable[[], Any], content: bytes, limit: int) -> int:
-    """Count the bytes that a stream decodes to, piece by piece, until they exceed the limit."""
-    total, left = 0, content
-    while left and total <= limit:
-        decoder = begin()
-        piece = left
-        while not decoder.eof and total <= limit:
-            n_decoded = len(decoder.decompress(piece, _PIECE))
-            piece = getattr(decoder, "unconsumed_tail", b"")
-            total += n_decoded
-            if not n_decoded and not piece:
-                return total  # The stream is cut off; the codec will say so.
-        left = decoder.unused_data
-    return total
-
-
-def _size_at(content: bytes, at: int) -> int:
-    """Return the size in a header's four bytes at `at`; 0 if the header is cut off."""
-    return int.from_bytes(content[at : at + 4], "little") if len(content) >= at + 4 else 0
-
-
-def _zstd(content: bytes, limit: int) -> int:
-    """Return the size in the frame's header (RFC 8878, Sec. 3.1.1.1); 0 if it has none."""
-    if len(content) < 18:  # the longest header: 4 + 1 + 1 + 4 + 8 bytes
-        return 0
-    descriptor = content[4]
-    single, flag = descriptor >> 5 & 1, descriptor >> 6
-    at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
-    n_bytes = (int(single), 2, 4, 8)[flag]
-    # Sizes of two bytes are stored less 256 (ibid.).
-    return int.from_bytes(content[at : at + n_bytes], "little") + (256 if n_bytes == 2 else 0)
-
-
-_SIZES: dict[str, Callable[[bytes, int], int]] = {
-    "gzip": _inflated,
-    "zlib": _inflated,
-    "bz2": lambda content, limit: _streamed(bz2.BZ2Decompressor, content, limit),
-    "lzma": lambda content, limit: _streamed(lzma.LZMADecompressor, content, limit),
-    "blosc": lambda content, limit: _size_at(content, 4),
-    "lz4": lambda content, limit: _size_at(content, 0),
-    "zstd": _zstd,
-}

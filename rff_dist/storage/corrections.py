@@ -9,9 +9,9 @@ import numpy as np
 import zarr
 from numpy.typing import ArrayLike
 
-from rff_dist.data import blocks, memory, row_batches
+from rff_dist.data import blocks, loads, memory, row_batches
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import appending, documents, loads, locations, output_places, writing
+from rff_dist.storage import appending, documents, locations, output_places, writing
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.groups import find_group

@@ -5,7 +5,6 @@ Folders use a lock of the operating system, which ends with its process, and sto
 process.
 """
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -15,7 +14,7 @@ import platform
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,6 @@ MAX_METADATA_BYTES = 64 * 2**20
 MANIFEST = "rff_dist"  # the attribute of a group that says what this package wrote there
 # Members of the manifest:
 NAME = "id"  # a name that all versions of one dataset share, and no other dataset has
-LOADS = "loads"  # where each load ends and when it came; see `storage.loads`
 LINE = "line"  # rows and digest of the last version that changed old rows, and of each append since
 
 GENERATION = re.compile(r"generation-[0-9a-f]{32}")
@@ -274,8 +272,6 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
     import obstore
     from obstore.exceptions import AlreadyExistsError, GenericError, NotSupportedError, PreconditionError
 
-    if expected is not None and not expected.tag:
-        return _put_unguarded(store, key, content, expected, where)
     mode: Any = "create" if expected is None else dict(expected.tag)
 
     def put() -> None:
@@ -296,26 +292,12 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
         except (AlreadyExistsError, PreconditionError):
             # If only the answer to the first request was lost, the second one fails on our own bytes.
             return locations.read_bytes(store, key, where=where) == content
-        except (NotSupportedError, NotImplementedError):  # Which one is raised depends on the kind of store.
-            return _put_unguarded(store, key, content, expected, where)
+        except (NotSupportedError, NotImplementedError) as error:  # It depends on the kind of store.
+            raise StorageError(
+                f"the store of {where} has no conditional writes, so {_RISK}; expected one that has them, as "
+                "Amazon S3, Google Cloud Storage, Azure and MinIO do"
+            ) from error
     return True
-
-
-def _state(tagged: Tagged | None) -> Mapping[str, str] | bytes | None:
-    return None if tagged is None else tagged.tag or tagged.content
-
-
-def _put_unguarded(
-    store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any
-) -> bool:
-    """Compare, then write: for stores without conditional writes."""
-    logger.warning("%s has no conditional writes: %s", where, _RISK)
-    if _state(read_tagged(store, key, where=where)) != _state(expected):
-        return False
-    with locations.reaching(f"{where} cannot be written", key):
-        locations.write_bytes(store, key, content)
-    # Another writer may have written after the comparison; the last one wins, and the others must know.
-    return locations.read_bytes(store, key, where=where) == content
 
 
 # -- locks of the operating system on files. A lock ends with the process that holds it ------------
@@ -386,23 +368,14 @@ def _holder_of(file: TextIO) -> str:
 _IN_ONE_REQUEST = 2**30  # bytes; object stores take at least 5 GiB
 
 
-def write_whole(path: Path, write: Callable[[Path], object], *, what: str) -> Path:
+def write_file(path: Path, content: bytes, *, what: str) -> Path:
     """Write or replace a file, whole or not at all; its folder is created.
 
-    `write`: writes the content to the path that it is given.
     `what`: the kind of file, for the error.
     Raises StorageError if it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise StorageError(f"the {what} {path} cannot be written: {error}; choose another place") from error
-    finally:
-        with contextlib.suppress(OSError):  # It was renamed or never written.
-            temporary.unlink()
+    with locations.store_errors(f"the {what} {path} cannot be written", ""):
+        locations.write_bytes(LocalStore(path.absolute().parent), path.name, content)
     return path
 
 

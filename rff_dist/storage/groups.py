@@ -23,7 +23,7 @@ from zarr.storage import LocalStore, ObjectStore, WrapperStore
 
 from rff_dist.errors import ConflictError, IntegrityError, NoSuchVersionError, StorageError, VersionError
 from rff_dist.storage import arrays, documents, locations, repositories
-from rff_dist.text import human_bytes
+from rff_dist.text import human_bytes, some
 from rff_dist.typing import Facts
 
 
@@ -174,8 +174,7 @@ class StoredGroup:
     def array_names(self) -> str:
         """Return the arrays' names, as words for an error."""
         names = self.list_arrays()
-        shown = ", ".join(repr(name) for name in names[:10])
-        return f"the arrays {shown}{', …' if len(names) > 10 else ''}" if names else "no arrays"
+        return f"the arrays {some([*map(repr, names)])}" if names else "no arrays"
 
 
 def _reopen(
@@ -243,11 +242,9 @@ def find_group(
             f"{location} keeps no versions, and version {version!r} was asked for; `rff-dist data convert` "
             "makes a versioned dataset of it"
         )
-    if location.is_local:
-        files = describe_files(location.path)
-        return found(locations.open_store(location, read_only=True), files=files)
     if not location.is_remote:
-        return found(locations.open_store(location, read_only=True), process=os.getpid())
+        files, process = (describe_files(location.path), None) if location.is_local else (None, os.getpid())
+        return found(locations.open_store(location, read_only=True), files=files, process=process)
     content = locations.read_file(location, _FILE)
     current = content and documents.generations_of(_FILE, content)[0]
     folder = location.child(current) if isinstance(current, str) and current else location
@@ -258,8 +255,8 @@ def check_existing(location: locations.Location) -> None:
     """Raise a StorageError that says what is at `location`, if that cannot be a dataset."""
     if location.is_local:
         path = Path(location.path)
-        begun = locations.beside(location, "partial-")
         if not os.path.lexists(path):
+            begun = locations.beside(location, "partial-")
             hint = f" An unfinished output of it is at {begun[-1]}; write it again." if begun else ""
             near = f"; {path.parent} does not exist either" if not path.parent.is_dir() else ""
             raise StorageError(f"no dataset at {path}: nothing is there{near}; expected a Zarr group.{hint}")

@@ -18,18 +18,18 @@ import math
 import os
 import re
 import shutil
-import sys
 import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
 
+from rff_dist.data import packing
 from rff_dist.errors import IntegrityError, RFFDistError
 from rff_dist.storage import documents, locations, output_places
 
@@ -44,7 +44,6 @@ _LENGTH = 8  # bytes, of the document's length
 _SHARE_OF_FREE = 0.25
 #: Seconds to keep sums, before they are measured: per file; per byte in a folder, in an object store.
 _SECONDS_OF_FILE, _SECONDS_OF_BYTE, _SECONDS_OF_FAR_BYTE = 0.005, 1.5e-9, 1e-8
-_KINDS = "biuf"
 
 
 @dataclass(slots=True)
@@ -97,7 +96,7 @@ class FileLedger:
 
         If they cannot be kept, that is logged once, and the job goes on.
         """
-        if (packed := _pack(total)) is None or not self._is_in_reach():
+        if (packed := packing.pack(total)) is None or not self._is_in_reach():
             return
         began, key = time.perf_counter(), _key(name, span)
         parts = _to_parts(key, *packed)
@@ -120,7 +119,7 @@ class FileLedger:
 
     def seconds(self, total: Any) -> float:
         """Estimate the seconds to keep sums, from earlier times; infinite if they cannot be kept."""
-        if (packed := _pack(total)) is None:
+        if (packed := packing.pack(total)) is None:
             return math.inf
         return _SECONDS_OF_FILE + self._rate * sum(array.nbytes for array in packed[1])
 
@@ -242,7 +241,7 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
         raise IntegrityError(f"{where} holds the sums of {document['key']}")
     try:
         entries = [(np.dtype(entry["dtype"]), tuple(entry["shape"])) for entry in document["arrays"]]
-        if any(dtype.kind not in _KINDS for dtype, _ in entries):
+        if any(dtype.kind not in packing.KINDS for dtype, _ in entries):
             raise IntegrityError(f"{where} is damaged: its arrays do not hold numbers")
         expected = _LENGTH + length + sum(dtype.itemsize * math.prod(shape) for dtype, shape in entries)
         if expected != size:
@@ -252,65 +251,6 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
             file.readinto(memoryview(_bytes(array)))  # type: ignore[attr-defined]
         if _checksum(arrays) != document["crc32c"]:
             raise IntegrityError(f"{where} is damaged: its arrays are not as they were written")
-        return _unpack(document["value"], arrays)
+        return packing.unpack(document["value"], arrays)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise IntegrityError(f"{where} cannot be read: {locations.explain(error)}") from error
-
-
-# -- values as JSON and arrays ---------------------------------------------------------------------
-
-
-def _pack(value: Any) -> tuple[Any, list[np.ndarray]] | None:
-    """Return a value as JSON and the arrays that this refers to; None if it holds anything else."""
-    arrays: list[np.ndarray] = []
-    try:
-        return _tree(value, arrays), arrays
-    except TypeError as error:
-        logger.debug("sums are not kept: %s", error)
-        return None
-
-
-def _tree(value: Any, arrays: list[np.ndarray]) -> Any:
-    # NumPy's str_ is a str and its float64 a float, so NumPy's scalars are told apart first.
-    if value is None or (isinstance(value, bool | int | str) and not isinstance(value, np.generic)):
-        return value
-    if isinstance(value, np.ndarray | np.generic) and np.asarray(value).dtype.kind in _KINDS:
-        arrays.append(np.ascontiguousarray(value).reshape(np.shape(value)))  # else 0-d arrays become 1-d
-        return {"scalar" if isinstance(value, np.generic) else "array": len(arrays) - 1}
-    if isinstance(value, float):  # JSON has no NaN and no infinity.
-        return {"float": value.hex()}
-    if isinstance(value, tuple | list):
-        return {type(value).__name__: [_tree(element, arrays) for element in value]}
-    if is_dataclass(value) and not isinstance(value, type):
-        members = {item.name: _tree(getattr(value, item.name), arrays) for item in fields(value) if item.init}
-        return {"class": f"{type(value).__module__}:{type(value).__qualname__}", "members": members}
-    raise TypeError(f"a {type(value).__name__} is no number, array or dataclass")
-
-
-def _unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
-    if not isinstance(tree, dict):
-        return tree
-    if "class" in tree:
-        members = {name: _unpack(member, arrays) for name, member in tree["members"].items()}
-        return _class_of(tree["class"])(**members)
-    [(kind, content)] = tree.items()
-    match kind:
-        case "array":
-            return arrays[content]
-        case "scalar":
-            return arrays[content][()]
-        case "float":
-            return float.fromhex(content)
-        case "tuple" | "list":
-            elements = [_unpack(element, arrays) for element in content]
-            return elements if kind == "list" else tuple(elements)
-    raise ValueError(f"{kind!r} is no kind of value")
-
-
-def _class_of(name: str) -> type:
-    """Return a dataclass of this package by name; only loaded modules are searched, none is imported."""
-    module, _, path = name.partition(":")
-    kind = getattr(sys.modules.get(module), path, None)
-    if not module.startswith("rff_dist.") or not isinstance(kind, type) or not is_dataclass(kind):
-        raise ValueError(f"{name!r} is no dataclass of this package")
-    return kind

@@ -309,9 +309,7 @@ def is_given_up(location: Location) -> bool:
     if location.is_local:
         times = [datetime.fromtimestamp(os.stat(location.path).st_mtime, UTC)]
     else:
-        store: Any = open_store(location, read_only=True)
-        with reaching(f"{location} cannot be listed"):
-            times = [entry["last_modified"] for entries in store.store.list() for entry in entries]
+        times = [entry["last_modified"] for entry in _list_objects(location)]
     return all(datetime.now(UTC) - time > _GIVEN_UP for time in times)
 
 
@@ -320,15 +318,19 @@ def digest_objects(location: Location) -> str | None:
 
     None if the object store cannot list them.
     """
-    store: Any = open_store(location, read_only=True)
     facts = ("path", "size", "e_tag", "last_modified")
     try:
-        entries = itertools.chain.from_iterable(store.store.list())
-        lines = sorted(" ".join(str(entry[name]) for name in facts) for entry in entries)
-    except Exception as error:
-        logger.debug("%s cannot be listed: %s", location, explain(error))
+        lines = sorted(" ".join(str(entry[name]) for name in facts) for entry in _list_objects(location))
+    except StorageError as error:
+        logger.debug("%s", error)
         return None
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _list_objects(location: Location) -> list[Any]:
+    store: Any = open_store(location, read_only=True)
+    with reaching(f"{location} cannot be listed"):
+        return list(itertools.chain.from_iterable(store.store.list()))
 
 
 def _names_in_memory() -> list[str]:

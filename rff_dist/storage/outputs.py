@@ -13,7 +13,7 @@ import zarr
 from rff_dist.data import blocks, columns
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import documents, groups, locations, output_places
-from rff_dist.storage.arrays import EVERY_CHUNK, create_array, name_axes, read_rows
+from rff_dist.storage.arrays import EVERY_CHUNK, create_array, read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -268,8 +268,8 @@ def create_output(
     try:
         with locations.store_errors(f"{location} cannot be written"):
             for name, (base, more) in layout.parts.items():
-                shape, axes = (layout.n_samples, *more), name_axes(name, 1 + len(more))
-                create_array(group, name, shape=shape, dtype=base, chunk_rows=rows, axes=axes, marked=True)
+                shape = (layout.n_samples, *more)
+                create_array(group, name, shape=shape, dtype=base, chunk_rows=rows, marked=True)
     except Exception:
         chosen.discard()
         raise

@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +24,7 @@ import numpy as np
 import zarr
 from zarr.abc.store import Store
 
+from rff_dist import __version__
 from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError, UnsafeModelError
 from rff_dist.storage import arrays, documents, locations, output_places
 
@@ -77,15 +77,14 @@ def write_record(
     location, file = locations.parse_location(url), locations.RECORD_FILE
 
     def document(generation: str, previous: str | None) -> bytes:
-        facts: dict[str, Any] = {"rff_dist_version": own_version(), "kind": kind, "metadata": body}
+        facts: dict[str, Any] = {"rff_dist_version": __version__, "kind": kind, "metadata": body}
         entries = {name: _describe(array) for name, array in values.items()}
         facts |= {"generation": generation, "previous": previous, "arrays": entries}
         return documents.sign_document(facts, kind=_KIND, version=FORMAT_VERSION)
 
-    unchanged = "; what was there before is unchanged"
     output_places.check_output(location, overwrite=overwrite, marker=(file,))
     with (
-        locations.store_errors(f"{location} could not be written", unchanged),
+        locations.store_errors(f"{location} could not be written", "; what was there before is unchanged"),
         output_places.hold(location, holder="a writer"),
     ):
         place = output_places.Place.choose(location, file, overwrite=overwrite)
@@ -184,8 +183,8 @@ def _read_at(location: locations.Location, kind: str | None) -> Record:
 
 def _record_of(document: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Record:
     """Return the record of a document and its arrays; the document's keys are the record's fields."""
-    names = ("kind", "metadata", "format_version", "rff_dist_version")
-    return Record(arrays=arrays, **{name: document[name] for name in names})
+    versions = document["format_version"], document["rff_dist_version"]
+    return Record(document["kind"], document["metadata"], arrays, *versions)
 
 
 def _checked_array(name: str, array: np.ndarray) -> np.ndarray:
@@ -337,15 +336,6 @@ def _describe(values: np.ndarray) -> dict[str, Any]:
 
 def _sha256(values: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(values).reshape(-1).view(np.uint8)).hexdigest()
-
-
-def own_version() -> str:
-    """Return which release of the package runs."""
-    try:
-        return version("rff_dist")
-    except PackageNotFoundError:
-        # Run from a checkout that was never installed.
-        return "unknown"
 
 
 # -- which version of a registered model is the current one ----------------------------------------

@@ -16,13 +16,13 @@ from zarr.core.sync import sync
 from rff_dist.data import memory, row_batches
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.data.columns import Column, is_text
+from rff_dist.data.loads import LOADS, describe_loads, with_load
 from rff_dist.data.row_batches import RowBatch
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import datasets, documents, locations, output_places, repositories
-from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, read_rows
+from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, read_rows
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.groups import complete
-from rff_dist.storage.loads import describe_loads, with_load
 from rff_dist.typing import Facts
 
 MAX_CHUNK_ROWS = 2**16
@@ -169,9 +169,8 @@ def write_batches(
     output_places.check_output(
         location, overwrite=how.overwrite, inputs=inputs, marker=locations.DATASET_FILES
     )
-    unchanged = "; what was there before is unchanged"
     with (
-        locations.store_errors(f"{location} could not be written", unchanged),
+        locations.store_errors(f"{location} could not be written", "; what was there before is unchanged"),
         output_places.hold(location, holder="a writer"),
         _new_group(location, how) as (group, change),
     ):
@@ -265,7 +264,6 @@ class RowBuffer:
                 shape=(min(MAX_ROWS, MAX_CHUNKS * rows), *values.shape[1:]),
                 dtype=values.dtype,
                 chunk_rows=rows,
-                axes=name_axes(name, values.ndim),
                 marked=True,
             )
             for name, values in parts.items()
@@ -379,7 +377,7 @@ def _bind(
     }
     if versioned:
         loads = describe_loads(with_load([], buffer.n_samples))
-        manifest |= {documents.NAME: uuid.uuid4().hex, documents.LOADS: loads}
+        manifest |= {documents.NAME: uuid.uuid4().hex, LOADS: loads}
     stored[documents.MANIFEST] = manifest
     complete(buffer.arrays["X"].store, buffer.arrays, stored, place=location)
     return digest

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist.data import sources as row_sources
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.fields import build
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import RidgeModel, read_model, write_model
-from rff_dist.storage import appending
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import convert_dataset, replace_rows
 from rff_dist.storage.datasets import open_dataset, read_arrays
@@ -170,7 +170,9 @@ WORKS = {
     "versioned data": Work(nothing, partial(write, seed=1, versioned=True), read_rows),
     "rows appended": Work(
         partial(write, seed=0, versioned=True),
-        lambda place: append_dataset(f"{place}/data", *rows(40, 1), source=appending.Source("new", "digest")),
+        lambda place: append_dataset(
+            f"{place}/data", *rows(40, 1), source=row_sources.Source("new", "digest")
+        ),
         read_rows,
     ),
     "rows corrected": Work(

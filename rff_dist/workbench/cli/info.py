@@ -104,7 +104,7 @@ def _contents_document(record: Mapping[str, Any]) -> Document:
 
 def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
     """Return the attributes, which are stored next to the arrays, in words."""
-    from rff_dist.storage.appending import SOURCES, known_sources
+    from rff_dist.data.sources import SOURCES, known_sources
     from rff_dist.workbench.tables.ingest import PARTS
 
     facts = {

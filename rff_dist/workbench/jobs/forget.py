@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist import fields
+from rff_dist.data import sources as row_sources
 from rff_dist.errors import InvalidParameterError, NoSuchVersionError, StatisticsError
 from rff_dist.living import new_rows
 from rff_dist.models import versions
@@ -126,7 +127,7 @@ def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
         rows = read_rows_to_change(job.rows, dataset, ID if job.id else None)
         X = datasets.open_dataset(location.url, y=None, version=before).take(rows).X
         data_id = name_of(dataset.attributes)
-        sources = appending.known_sources(dataset.attributes)
+        sources = row_sources.known_sources(dataset.attributes)
         how = fields.values_of(job, "keep_order", "message") | {"what": "forget"}
         attributes = _without_names(dataset.attributes)
         deleted = corrections.delete_from(dataset, rows, attributes=attributes, **how)
@@ -136,8 +137,8 @@ def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
 def _without_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a dataset that name files, with the names removed."""
     nameless: dict[str, Any] = {}
-    if sources := appending.known_sources(attributes):
-        nameless[appending.SOURCES] = [appending.without_name(source) for source in sources]
+    if sources := row_sources.known_sources(attributes):
+        nameless[row_sources.SOURCES] = [row_sources.without_name(source) for source in sources]
     if (recipe := recipes.recipe_of(attributes)) is not None:
         nameless[recipes.RECIPE] = replace(recipe, notes={}).to_dict()
     return nameless

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist.data import row_batches
+from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import appending, datasets, documents, groups, locations, output_places, writing
@@ -57,7 +58,7 @@ def split(job: specs.Split) -> Parts:
     read = partial(datasets.read_arrays, job.data, n_rows=_ROWS, version=version)
     is_test = _rule(job, attributes, arrays, read)
     # All attributes but what holds of the whole dataset only: its manifest, and the files it was made from.
-    of_all = (documents.MANIFEST, appending.SOURCES, PARTS)
+    of_all = (documents.MANIFEST, row_sources.SOURCES, PARTS)
     kept = {key: value for key, value in attributes.items() if key not in of_all}
     names = kept.pop("feature_names", None), kept.pop("target_names", None)
     lengths = {}

@@ -6,10 +6,10 @@ subtitles stand above the axes.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -393,8 +393,9 @@ def _label_components(axes: Any, n_components: Sequence[int]) -> None:
 
 def _save(figure: Figure, path: Path) -> Path:
     # matplotlib's name and version are left out, so that the same picture has the same bytes.
-    save = partial(figure.savefig, format="png", dpi=_DPI, metadata={"Software": None})
-    return documents.write_whole(path, save, what="picture")
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=_DPI, metadata={"Software": None})
+    return documents.write_file(path, content.getvalue(), what="picture")
 
 
 def save_choice(

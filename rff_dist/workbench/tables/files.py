@@ -16,9 +16,10 @@ from urllib.parse import unquote
 import pyarrow
 from pyarrow import compute
 
+from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes import tables
-from rff_dist.storage import appending, locations
+from rff_dist.storage import locations
 from rff_dist.typing import PathLike
 from rff_dist.workbench.tables import array_files, csv_files
 
@@ -59,7 +60,8 @@ class File:
     def is_known(self, sources: Sequence[Mapping[str, Any]]) -> bool:
         """Say whether a dataset holds it already, by its name and stamp."""
         return any(
-            appending.is_named(source, self.name) and source.get("stamp") == self.stamp for source in sources
+            row_sources.is_named(source, self.name) and source.get("stamp") == self.stamp
+            for source in sources
         )
 
 
@@ -79,7 +81,7 @@ def fetch(file: File) -> Iterator[Path]:
         yield path
 
 
-def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> appending.Source:
+def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> row_sources.Source:
     """Digest a file's bytes.
 
     `sources`: files that the dataset holds already.
@@ -90,7 +92,7 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> ap
     before = {
         source["n_bytes"]: source.get("sha256")
         for source in sources
-        if appending.is_named(source, file.name) and type(source.get("n_bytes")) is int
+        if row_sources.is_named(source, file.name) and type(source.get("n_bytes")) is int
     }
     digest, n_bytes = hashlib.sha256(), 0
     with open(path, "rb") as stream:
@@ -105,17 +107,17 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> ap
                     f"{path.stat().st_size:_} bytes are in the dataset already, and would be added twice; "
                     "expected new rows in a file of their own"
                 )
-    return appending.Source(file.name, digest.hexdigest(), {"stamp": file.stamp, "n_bytes": n_bytes})
+    return row_sources.Source(file.name, digest.hexdigest(), {"stamp": file.stamp, "n_bytes": n_bytes})
 
 
-def _identify_folder(file: File, path: Path) -> appending.Source:
+def _identify_folder(file: File, path: Path) -> row_sources.Source:
     digest = hashlib.sha256()
     for member in sorted(path.rglob("*")):
         if member.is_file():
             with open(member, "rb") as stream:
                 content = hashlib.file_digest(stream, "sha256").hexdigest()
             digest.update(f"{member.relative_to(path)}|{content}|".encode())
-    return appending.Source(file.name, digest.hexdigest(), {"stamp": file.stamp})
+    return row_sources.Source(file.name, digest.hexdigest(), {"stamp": file.stamp})
 
 
 def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = False) -> list[File]:

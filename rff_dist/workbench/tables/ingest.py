@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow
 
 from rff_dist.data import row_batches
+from rff_dist.data import sources as row_sources
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes
@@ -162,7 +163,7 @@ def find_parts(
         return parts, False, []
     now, before = _describe_parts(holdout, roles, preparing), parts[0].attributes[PARTS]
     differing = [key for kind, of in now.items() for key in of if before[kind].get(key) != of[key]]
-    known = appending.known_sources(parts[0].attributes)
+    known = row_sources.known_sources(parts[0].attributes)
     with ExitStack() as stack:
         try:
             new, same = _open_inputs(stack, source, _find(source), known, preparing)
@@ -309,7 +310,7 @@ def ingest_more(
     if not locations.exists(location) or output_places.is_unfinished(location):
         _refuse_to_guess(source, location, roles)
         created = ingest(source, url, roles, replace(how, overwrite=False), preparing)
-        names = tuple(str(entry["name"]) for entry in appending.known_sources(created.attributes))
+        names = tuple(str(entry["name"]) for entry in row_sources.known_sources(created.attributes))
         dropped = int(created.attributes.get(_DROPPED, 0))
         return Ingested(0, created.n_samples, names, (), dropped, created.version)
     table_files = _find(source, may_be_none=True)
@@ -322,7 +323,7 @@ def ingest_more(
             )
         if recipe is not None and preparing.reading == Reading():
             preparing = replace(preparing, reading=recipe.reading)
-        known = appending.known_sources(dataset.attributes)
+        known = row_sources.known_sources(dataset.attributes)
         opened, skipped = _open_inputs(stack, source, table_files, known, preparing)
         if not opened:
             return Ingested(dataset.n_before, dataset.n_before, (), tuple(skipped), 0)
@@ -330,7 +331,7 @@ def ingest_more(
         batches = read_onto(dataset, opened, roles, journal)
 
         def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
-            is_known = not journal.n_read or journal.digests & appending.known_digests(attributes)
+            is_known = not journal.n_read or journal.digests & row_sources.known_digests(attributes)
             return None if opened[0].is_query and is_known else _facts(roles, journal, attributes)
 
         observer, message = how.observer, how.message
@@ -357,7 +358,7 @@ def _open_inputs(
         result = stack.enter_context(queries.run_query(source, n_ingested=n_ingested))
         # An increment with the same values as the one before is new all the same: its digest must differ.
         begin = str(n_ingested) if source.is_incremental else ""
-        return [Input(appending.Source(source.name, begin), result, None)], []
+        return [Input(row_sources.Source(source.name, begin), result, None)], []
     if len(table_files) > 1 and all(file.kind == ".npy" for file in table_files):
         paths = [stack.enter_context(files.fetch(file)) for file in table_files]
         if any(map(array_files.has_one_axis, paths)):
@@ -397,7 +398,7 @@ def _open_columns(
     """Open .npy files as the columns of one table, unless it is among the known sources."""
     digests = [files.identify(file, path, []).sha256 for file, path in zip(table_files, paths, strict=True)]
     names, digest = ", ".join(file.name for file in table_files), hashlib.sha256("".join(digests).encode())
-    source = appending.Source(names, digest.hexdigest())
+    source = row_sources.Source(names, digest.hexdigest())
     if source.sha256 in {entry.get("sha256") for entry in known}:
         return [], [source.name]
     return [Input(source, array_files.array_table(paths), paths[0])], []
@@ -579,7 +580,7 @@ def _refuse_to_guess(source: Sources, location: locations.Location, roles: Roles
 
 def _facts(roles: Roles, journal: Journal, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a dataset that change when rows are added."""
-    facts: dict[str, Any] = {appending.SOURCES: [*appending.known_sources(before), *journal.entries]}
+    facts: dict[str, Any] = {row_sources.SOURCES: [*row_sources.known_sources(before), *journal.entries]}
     for key, name in ((_WEIGHT_COLUMN, roles.weight), (GROUPS_COLUMN, roles.groups)):
         if name is not None and key not in before:
             facts[key] = name

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow
 
+from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
 from rff_dist.recipes import tables
-from rff_dist.storage import appending, locations
+from rff_dist.storage import locations
 
 CONNECTION_VARIABLE = "RFF_DIST_SQL"
 N_INGESTED = "n_ingested"
@@ -54,7 +55,7 @@ class Query:
 
     def n_ingested(self, sources: Sequence[Mapping[str, Any]]) -> int:
         """Return how many rows of this query were read before, by a dataset's `sources`."""
-        return sum(int(entry.get("n_read", 0)) for entry in sources if appending.is_named(entry, self.name))
+        return sum(int(entry.get("n_read", 0)) for entry in sources if row_sources.is_named(entry, self.name))
 
 
 def read_secret(text: str, what: str) -> str:

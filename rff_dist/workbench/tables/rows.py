@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow
 
 from rff_dist.data import folding, memory, row_batches
+from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import tables
-from rff_dist.storage import appending
 from rff_dist.workbench.tables import learn
 from rff_dist.workbench.tables.roles import TablePlan, check_column
 
@@ -82,7 +82,7 @@ class Input:
     `source`: what the dataset stores about it. The digest of a query is only the beginning of its final one.
     """
 
-    source: appending.Source
+    source: row_sources.Source
     table: tables.Table | None
     path: Path | None
 
@@ -261,7 +261,7 @@ def check_rows(
         _log.warning("%s: %d of %d rows dropped for missing or infinite values", file.name, dropped, n_read)
     source = file.source
     if file.is_query:
-        source = appending.Source(source.name, digest.hexdigest(), {"n_read": n_read})
+        source = row_sources.Source(source.name, digest.hexdigest(), {"n_read": n_read})
     journal.entries.append(source.to_dict(n_read - dropped))
     journal.n_read += n_read
     journal.dropped += dropped

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rff_dist import append_dataset, delete_rows, open_dataset, write_dataset
+from rff_dist.data import loads
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.living import new_rows, update
 from rff_dist.living.differences import count_rows, merge_ranges
@@ -16,7 +17,6 @@ from rff_dist.living.merge import merge, refit_on
 from rff_dist.living.new_rows import find_new_rows
 from rff_dist.living.update import update_model
 from rff_dist.ridge.models import read_model, write_model
-from rff_dist.storage import loads
 from rff_dist.storage.locations import parse_location
 from rff_dist.workbench.jobs.refresh import find_lacking
 from tests.living_data import (

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rff_dist.data.blocks import Block
+from rff_dist.data.sources import Source
 from rff_dist.errors import (
     ConflictError,
     DataError,
@@ -23,7 +24,7 @@ from rff_dist.errors import (
     StorageError,
     VersionError,
 )
-from rff_dist.storage.appending import Source, append_dataset
+from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.corrections import replace_rows
 from rff_dist.storage.datasets import open_dataset

@@ -56,7 +56,9 @@ def test_one_of_many_at_once_creates(store):
     assert read(store).content == str(told.index(True)).encode()
 
 
-def test_only_what_was_read_is_replaced(store):
+@pytest.mark.parametrize("make", [lambda _: MemoryStore(), LocalStore, lambda _: object_store()])
+def test_only_what_was_read_is_replaced(make, tmp_path):
+    store = make(tmp_path)
     assert replace(store, b"1", None)
     assert not replace(store, b"2", None)
     first = read(store)
@@ -84,12 +86,12 @@ def test_of_many_that_replace_at_once_each_follows_the_one_before(make, tmp_path
     assert sorted(map(int, read(store).content.split())) == list(range(24))
 
 
-def test_a_store_without_conditions_is_told_of(tmp_path, caplog):
+def test_a_store_without_conditions_is_refused(tmp_path):
     store = folder_as_object_store(tmp_path)
     create(store, b"1")
-    with caplog.at_level(logging.WARNING):
-        assert replace(store, b"2", read(store))
-    assert "no conditional writes" in caplog.text
+    with pytest.raises(StorageError, match="no conditional writes"):
+        replace(store, b"2", read(store))
+    assert read(store).content == b"1"
 
 
 def test_a_request_whose_answer_was_lost_is_told_from_anothers(monkeypatch):

@@ -17,9 +17,9 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rff_dist.data.decoding import SIZES
 from rff_dist.errors import IntegrityError, RFFDistError, StorageError
 from rff_dist.storage import repositories
-from rff_dist.storage.arrays import _SIZES
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import read_record, write_record
 from tests import flips
@@ -64,12 +64,10 @@ def test_a_gzip_bomb_of_either_format_is_refused_within_100_mb(tmp_path):
 def test_streams_are_counted_up_to_the_limit(codec):
     make = {"gzip": gzip, "zlib": zlib, "bz2": bz2, "lzma": lzma}[codec].compress
     content, limit = make(bytes(3_000_000)), 1_000
-    assert _SIZES[codec](content, 5_000_000) in (3_000_000, 0)  # 0: it cannot be that large
-    assert _SIZES[codec](content, limit) > limit
-    assert (
-        _SIZES[codec](content[:-20], limit) > limit or codec == "bz2"
-    )  # a block is decoded when it is whole
-    assert _SIZES[codec](make(b"ab") + make(bytes(2_000_000)), limit) > limit or codec == "zlib"
+    assert SIZES[codec](content, 5_000_000) in (3_000_000, 0)  # 0: it cannot be that large
+    assert SIZES[codec](content, limit) > limit
+    assert SIZES[codec](content[:-20], limit) > limit or codec == "bz2"  # a block is decoded when it is whole
+    assert SIZES[codec](make(b"ab") + make(bytes(2_000_000)), limit) > limit or codec == "zlib"
 
 
 @pytest.mark.parametrize("compressor", ["blosc", "zstd", "lz4"])
@@ -78,7 +76,7 @@ def test_headers_say_what_is_decoded(compressor):
     codec = {"blosc": numcodecs.Blosc, "zstd": numcodecs.Zstd, "lz4": numcodecs.LZ4}[compressor]()
     for n in (10, 200, 300, 70_000, 3_000_000):
         content = bytes(codec.encode(np.arange(n, dtype=np.uint8)))
-        assert _SIZES[compressor](content, 1) in (n, 0) if len(content) < 18 else n
+        assert SIZES[compressor](content, 1) in (n, 0) if len(content) < 18 else n
 
 
 def test_a_model_that_claims_more_than_it_has_takes_no_memory(tmp_path):

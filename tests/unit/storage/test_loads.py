@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist.errors import InvalidParameterError
-from rff_dist.living.windows import HalfLife, Window
-from rff_dist.storage import loads as loads_module
-from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.loads import (
+from rff_dist.data import loads as loads_module
+from rff_dist.data.loads import (
     Load,
     describe_loads,
     read_loads,
     with_load,
     without_deleted,
 )
+from rff_dist.errors import InvalidParameterError
+from rff_dist.living.windows import HalfLife, Window
+from rff_dist.storage.appending import append_dataset
+from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 
 MONDAY = datetime(2026, 11, 23, 2, tzinfo=UTC)
@@ -70,7 +70,7 @@ def test_rows_whose_time_was_not_recorded_are_old():
 
 def test_a_window_beyond_what_is_remembered_is_refused(monkeypatch):
     monkeypatch.setattr(loads_module, "MOST_LOADS", 4)
-    told = {"rff_dist": {"loads": describe_loads(nightly(6))}}
+    told = {"loads": describe_loads(nightly(6))}
     loads = read_loads(told, 60)
     assert [one.stop for one in loads] == [30, 40, 50, 60]
     assert Window.parse("3").first_row(loads) == 30
@@ -146,9 +146,9 @@ def test_each_append_is_a_load_and_an_empty_one_is_none(tmp_path):
     before = datetime.now(UTC)
     append_dataset(tmp_path / "d", rng.random((20, 2)))
     append_dataset(tmp_path / "d", rng.random((0, 2)))
-    loads = read_loads(open_dataset(tmp_path / "d").attributes, 120)
+    loads = read_loads(open_dataset(tmp_path / "d").attributes["rff_dist"], 120)
     assert [one.stop for one in loads] == [100, 120]
     assert abs(loads[-1].written - before) < timedelta(minutes=10)
     assert with_load(loads, 120) == loads
     plain = write_dataset(tmp_path / "plain", rng.random((30, 2)))
-    assert read_loads(plain.attributes, 30) == [Load(30, None)]
+    assert read_loads(plain.attributes["rff_dist"], 30) == [Load(30, None)]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rff_dist.storage import documents
 from rff_dist.typing import IntArray
 
+LOADS = "loads"  # the member of the manifest that lists where each load ends and when it came
 MOST_LOADS = 4096  # that the manifest lists
 
 
@@ -29,9 +29,9 @@ class Load:
     written: datetime | None
 
 
-def read_loads(attributes: Mapping[str, Any], n_samples: int) -> list[Load]:
-    """Return a dataset's loads from its attributes; all rows are one load if none were recorded."""
-    entries = documents.manifest_of(attributes).get(documents.LOADS)
+def read_loads(manifest: Mapping[str, Any], n_samples: int) -> list[Load]:
+    """Return a dataset's loads from its manifest; all rows are one load if none were recorded."""
+    entries = manifest.get(LOADS)
     if entries is None:
         return [Load(n_samples, None)]
     return [Load(stop, None if when is None else datetime.fromisoformat(when)) for stop, when in entries]

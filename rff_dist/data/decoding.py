@@ -1,0 +1,62 @@
+"""How many bytes compressed bytes decode to, without decoding them whole: they may come from anyone."""
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+_MOST_EXPANSION = 1032  # Deflate makes at most so many bytes of one.
+_PIECE = 2**20
+
+
+def _inflated(content: bytes, limit: int) -> int:
+    if len(content) * _MOST_EXPANSION <= limit:
+        return 0
+    # Decoded twice, since Zarr's gzip and zlib codecs decode a chunk whole, whatever its array's chunks hold.
+    return _streamed(lambda: zlib.decompressobj(wbits=47), content, limit)  # 47: gzip or zlib, by its header
+
+
+def _streamed(begin: Callable[[], Any], content: bytes, limit: int) -> int:
+    """Count the bytes that a stream decodes to, piece by piece, until they exceed the limit."""
+    total, left = 0, content
+    while left and total <= limit:
+        decoder = begin()
+        piece = left
+        while not decoder.eof and total <= limit:
+            n_decoded = len(decoder.decompress(piece, _PIECE))
+            piece = getattr(decoder, "unconsumed_tail", b"")
+            total += n_decoded
+            if not n_decoded and not piece:
+                return total  # The stream is cut off; the codec will say so.
+        left = decoder.unused_data
+    return total
+
+
+def _size_at(content: bytes, at: int) -> int:
+    """Return the size in a header's four bytes at `at`; 0 if the header is cut off."""
+    return int.from_bytes(content[at : at + 4], "little") if len(content) >= at + 4 else 0
+
+
+def _zstd(content: bytes, limit: int) -> int:
+    """Return the size in the frame's header (RFC 8878, Sec. 3.1.1.1); 0 if it has none."""
+    if len(content) < 18:  # the longest header: 4 + 1 + 1 + 4 + 8 bytes
+        return 0
+    descriptor = content[4]
+    single, flag = descriptor >> 5 & 1, descriptor >> 6
+    at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
+    n_bytes = (int(single), 2, 4, 8)[flag]
+    # Sizes of two bytes are stored less 256 (ibid.).
+    return int.from_bytes(content[at : at + n_bytes], "little") + (256 if n_bytes == 2 else 0)
+
+
+#: By codec: a function of the bytes and of a limit, which returns the size, or any size above the limit.
+SIZES: dict[str, Callable[[bytes, int], int]] = {
+    "gzip": _inflated,
+    "zlib": _inflated,
+    "bz2": lambda content, limit: _streamed(bz2.BZ2Decompressor, content, limit),
+    "lzma": lambda content, limit: _streamed(lzma.LZMADecompressor, content, limit),
+    "blosc": lambda content, limit: _size_at(content, 4),
+    "lz4": lambda content, limit: _size_at(content, 0),
+    "zstd": _zstd,
+}

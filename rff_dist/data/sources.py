@@ -1,0 +1,59 @@
+"""Where the rows of a dataset came from, so that it takes the rows of each source only once."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SOURCES = "sources"  # the attribute of a dataset that lists what was ingested
+_FORGOTTEN = "forgotten name, SHA-256 "
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where rows came from. A dataset remembers its sources and takes the rows of each only once.
+
+    `name`: a file's path, for example.
+    `sha256`: digest of the content, by which a source is recognised.
+    `facts`: further JSON values to keep in the dataset's attribute `sources`.
+    """
+
+    name: str
+    sha256: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self, n_samples: int) -> dict[str, Any]:
+        """Return the entry of this source in the dataset's attribute `sources`."""
+        return {"name": self.name, "sha256": self.sha256, "n_samples": n_samples, **self.facts}
+
+
+def is_named(source: Mapping[str, Any], name: str) -> bool:
+    """Return whether a stored source has a name, which may be forgotten by now."""
+    return source.get("name") in (name, _digest_of_name(name))
+
+
+def without_name(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a stored source with a digest in place of its name.
+
+    People read the names of files (`info`, `data log`, the list of `forget`), so a dataset keeps them until
+    rows are forgotten: a file may be named after the person who asked for it. `--append` compares digests as
+    well, so it still skips the files that it knows, and an error about one that has grown names the file that
+    was given. Whoever guesses a name can compare it.
+    """
+    name = str(source.get("name"))
+    return {**source, "name": name if name.startswith(_FORGOTTEN) else _digest_of_name(name)}
+
+
+def _digest_of_name(name: str) -> str:
+    return _FORGOTTEN + hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+def known_sources(attributes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the sources that a dataset's attributes list."""
+    sources = attributes.get(SOURCES)
+    return [source for source in sources if isinstance(source, Mapping)] if isinstance(sources, list) else []
+
+
+def known_digests(attributes: Mapping[str, Any]) -> set[str]:
+    """Return the digests of a dataset's sources."""
+    return {str(source.get("sha256")) for source in known_sources(attributes)}
