@@ -97,6 +97,7 @@ def append_dataset(
         return {row_sources.SOURCES: [*row_sources.known_sources(attributes), source.to_dict(n_samples)]}
 
     location = locations.parse_location(url)
+    # under the lock: two appends of one file at once would both find it new
     with editing(location) as dataset:
         if source is not None and source.sha256 in row_sources.known_digests(dataset.attributes):
             _log.info("%s holds the rows of %s already", location, source.name)
@@ -131,6 +132,7 @@ def append_batches(
             if observer is not None:
                 observer(buffer.n_samples - n_before, None)
         n_new = buffer.n_samples - n_before
+        # after the last batch, because a source counts its rows while they are read
         attributes = change(dataset.attributes, n_new)
         if attributes is None or (not n_new and not attributes):
             return Appended(n_before, n_before)
@@ -247,6 +249,7 @@ class Editing:
         `loads`: the loads after the change; None: the loads before, and one more for new rows.
         """
         manifest = documents.manifest_of(self.attributes)
+        # A chain, so that old rows need not be read again. The same rows in two appends have another one.
         chain = hashlib.sha256(f"{manifest['sha256']}|{digest}".encode()).hexdigest()
         # After any other change, an earlier version's rows are not the first rows any more.
         line = manifest[documents.LINE][-_LONGEST_LINE:] if what == "append" else []
@@ -257,6 +260,7 @@ class Editing:
             LOADS: describe_loads(with_load(self.loads(), n_after) if loads is None else loads),
         }
         attributes = {**(attributes or {}), documents.MANIFEST: {**manifest, **state}}
+        # Only these chunks' checksums are read for the manifest; all others are known from the one before.
         changed = self._change.changed_chunks()
         complete(self._change.store, self.headers, attributes, place=self.location, changed=changed)
         about = {"change": what, "n_before": self.n_before, "n_after": n_after, "sha256": chain}
@@ -272,6 +276,7 @@ def editing(location: locations.Location) -> Iterator[Editing]:
     require_versions(location)
     with repositories.changing(location) as change:
         stored = StoredGroup(change.store, str(location))
+        # The headers come through the checks of what is read; the group for writing is Zarr's own.
         headers, group = read_headers(stored), zarr.open_group(change.store, mode="r+")
         n_before = _check(stored, headers)
         yield Editing(location, n_before, stored.attributes, headers, group, change)

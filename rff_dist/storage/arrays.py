@@ -84,6 +84,7 @@ def read_header(store: Store, path: str, *, label: str, text: bool = False) -> H
       values than numbers, chunks without rows, more than 2^40 rows, chunks above 4 GiB, codecs that run code.
     """
     prefix = f"{path}/" if path else ""
+    # Format 3 first, which this package writes: each name is a request to an object store.
     content = locations.read_bytes(store, prefix + "zarr.json", where=label)
     content = locations.read_bytes(store, prefix + ".zarray", where=label) if content is None else content
     if content is None:
@@ -142,6 +143,7 @@ def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> n
             f"rows {start}:{stop} of {label}, which has {array.shape[0]:_} rows; cut the blocks from this "
             "dataset"
         )
+    # The numbers are those of stored objects: a shard fails as a whole.
     rows = stored_rows(array)
     with _naming_chunks(array, range(start // rows, -(-stop // rows)), label):
         return native(np.asarray(array[start:stop]))
@@ -200,6 +202,7 @@ def sample_digest(array: zarr.Array[Any], header: Header, *, label: str) -> str:
     """Return a digest of an array's metadata and of up to 8 chunks, the first and the last among them."""
     digest = hashlib.sha256(header.text.encode())
     n_rows, rows = header.shape[0], max(1, header.chunks[0])
+    # Evenly spread with both ends, so that appended, cut and rewritten rows show.
     starts = np.unique(np.linspace(0, max(0, math.ceil(n_rows / rows) - 1), 8).astype(np.int64)) * rows
     for start in starts.tolist() if n_rows else []:
         values = read_rows(array, start, min(start + rows, n_rows), label=label)
@@ -255,6 +258,7 @@ def _check_header(header: Header, label: str) -> None:
             "Its metadata are damaged or hostile"
         )
     row_bytes = math.prod(header.shape[1:]) * header.dtype.itemsize
+    # A block is whole stored objects, so memory holds at least one of them.
     largest = max(header.chunk_bytes, header.stored_rows * row_bytes)
     if largest > MAX_CHUNK_BYTES:
         raise StorageError(
@@ -336,6 +340,7 @@ def _naming_chunks(array: zarr.Array[Any], numbers: Iterable[int], label: str) -
         raise
     except Exception as error:
         rows = stored_rows(array)
+        # The failed read does not name its chunk. Reading them one by one costs at most that read again.
         for i in numbers:
             start, stop = i * rows, min((i + 1) * rows, array.shape[0])
             try:

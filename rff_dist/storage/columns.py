@@ -58,6 +58,7 @@ class StoredColumn:
 
     def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
         """Read single rows, in the order of `indices`; raises as `read`."""
+        # Ascending and without repeats, so that each stored object is read once.
         rows, places = np.unique(memory.check_indices(indices, self.n_samples), return_inverse=True)
         values = arrays.gather_rows(self.array, rows, label=self._label)
         return columns.check_values(values, self._label, rows)[places]
@@ -145,6 +146,7 @@ def as_column(values: Any, *, name: str = "y") -> columns.Column:
     array = np.asarray(values)
     if array.dtype.kind == "U" and isinstance(values, list | tuple):
         array = np.array(values, object)  # np.asarray(["a", 1]) would turn the 1 into text.
+    # A column of a frame in two dimensions is not flattened silently: it may have two columns.
     if array.ndim != 1:
         raise DataError(f"{name} has shape {array.shape}; expected one value a row, shape (n_samples,)")
     return columns.MemoryColumn(columns.check_values(array, name, np.arange(len(array))))
@@ -160,6 +162,7 @@ def _open(group: groups.StoredGroup, name: str, missing_chunks: str) -> StoredCo
 def _of_array(array: zarr.Array[Any], name: str) -> StoredColumn:
     header, label = groups.header_of(array, name, text=True)
     _check_shape(header, label)
+    # An open array travels only as the path of a local folder; its store may hold credentials.
     movable = groups.local_root(array.store, "") is not None
     reopen = (_of_array, (array, array.path)) if movable else None
     return StoredColumn(arrays.require_chunks(array), None, header, label, reopen)

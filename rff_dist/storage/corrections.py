@@ -88,6 +88,7 @@ def replace_batches(
         raise DataError(f"{n_rows:_} rows for {len(numbers):_} row numbers; expected one of each")
     if not n_rows:
         return Corrected(0, n_before, n_before, None)
+    # in the order of the stored rows, so that each chunk is read and written once
     order = np.argsort(numbers)
     with locations.store_errors(f"rows of {dataset.location} could not be replaced", "; they are as before"):
         for name, values in parts.items():
@@ -152,6 +153,7 @@ def delete_from(
     `what`: the kind of change, for its version.
     `attributes`: attributes of the group that change.
     """
+    # ascending, as `np.setdiff1d` and the loads' ends need them
     gone = np.unique(memory.check_indices(np.asarray(rows, np.int64), dataset.n_before))
     n_before, n_after = dataset.n_before, dataset.n_before - len(gone)
     if not len(gone):
@@ -194,6 +196,7 @@ def find_rows(dataset: appending.Editing, column: str, values: Sequence[Any]) ->
     """
     name, place = _column_of(dataset, column)
     array, label = dataset.array(name), dataset.label(name)
+    # People give ids as text, on a command line, also those of a numeric column.
     key: Callable[[Any], Any] = str if array.dtype.kind == "T" else float
     known: dict[Any, list[int]] = {key(value): [] for value in values}
     for block in blocks.cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
@@ -257,6 +260,7 @@ def convert_dataset(
                 for name in appending.ROLES
             )
 
+    # In the same chunks: blocks end on their edges, so that passes keep their bits and kept sums.
     message = f"convert {n_samples:,} rows of plain Zarr"
     how = writing.Writing(
         chunk_rows, overwrite=output is None, observer=observer, versioned=True, message=message

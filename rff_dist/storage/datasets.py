@@ -98,6 +98,7 @@ class ZarrDataset(memory.ArraysDataset):
         `indices`: int array of shape (n_indices,). Row numbers, repeats allowed.
         Raises InvalidParameterError if a row number lies outside the dataset.
         """
+        # Ascending and without repeats for the store, then in the order that was asked for.
         wanted = memory.check_indices(indices, self.n_samples)
         rows, places = np.unique(wanted, return_inverse=True)
         X, *others = self._select(rows)
@@ -111,6 +112,7 @@ class ZarrDataset(memory.ArraysDataset):
         first and the last among them. So it notices other data, appended rows and a rewritten dataset. It
         does not notice that another program changed a chunk of plain Zarr in place, outside the sample.
         """
+        # Chunks of plain Zarr may be changed by any program, so some of them are read each time.
         digest, manifest = hashlib.sha256(), documents.manifest_of(self.attributes)
         # A snapshot never changes, so its manifest is enough, and no chunk is read.
         if self.version is not None and "sha256" in manifest:
@@ -297,6 +299,7 @@ def _open(group: groups.StoredGroup, names: ArrayNames, missing_chunks: str) -> 
     name_of = {role: name for role, name in zip(_ROLES, names, strict=True) if name is not None}
     headers: dict[str, Header] = {}
     arrays: dict[str, Any] = {}
+    # Text is accepted for y only to tell the user what to do with labels.
     for role, name in name_of.items():
         found = group.open_array(name, text=role == "y", missing_chunks=missing_chunks)
         if found is not None and found[0].dtype.kind in "UT":
@@ -345,6 +348,7 @@ def changed_rows(
         raise NoSuchVersionError(f"{dataset!r} keeps no versions")
     location = locations.parse_location(str(group.url))
     before = repositories.find_snapshot(location, version)
+    # One cache for both: a chunk that did not change is the same object, and is read once.
     stores = repositories.open_together(location, before, dataset.version)
     other, same = (
         _open(replace(group, version=name, store=store, sha256=None), names, dataset.missing_chunks)
@@ -356,6 +360,7 @@ def changed_rows(
     if None in chunks or other.chunk_rows != dataset.chunk_rows:
         raise NoSuchVersionError(f"all rows of {location} were written again since version {before}")
     rows = dataset.chunk_rows
+    # Chunks that only `other` has are in no list of changes.
     beyond = range(dataset.n_samples // rows, -(-other.n_samples // rows))
     left = [i for i in sorted(numbers.union(beyond)) if i * rows < other.n_samples]  # `other` may be shorter
     return other, same, [(i * rows, min((i + 1) * rows, other.n_samples)) for i in left]
@@ -421,6 +426,7 @@ def list_arrays(url: PathLike, version: str | None = None) -> tuple[dict[str, An
         raise StorageError(f"nothing is at {place}; expected a Zarr group")
     group = groups.find_group(url, version, unfinished=True)
     # Arrays that the manifest binds may be missing from the listing; reading their headers then raises.
+    # First what the manifest binds: an array that is gone is missed here, before the listing hides it.
     headers = {name: group.read_header(name, text=True) for name in group.parts}
     headers |= {name: group.read_header(name, text=True) for name in group.list_arrays()}
     return group.attributes, [

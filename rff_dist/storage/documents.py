@@ -119,6 +119,7 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> di
         document = load_json(content)
     except StorageError as error:
         raise IntegrityError(f"{where}: {error}. Restore it from a copy, or write it again") from error
+    # Kind and version come before the digest, because a newer release may sign in another way.
     expected, format_version = f"rff_dist {kind}", document.get("format_version")
     if document.get("format") != expected:
         raise IntegrityError(
@@ -131,6 +132,7 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> di
             f"{where} has format version {format_version}{by}; this release reads up to version {version}. "
             "Install the newer release"
         )
+    # Against accidents. Whoever can write here can sign as well; what is read is checked by its types.
     stored = document.pop("sha256", None)
     if stored != _digest(document):
         raise IntegrityError(
@@ -322,6 +324,7 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
         with open(path, "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # `LOCK_NB` and a deadline, because `flock` alone waits without bound.
             except BlockingIOError as error:
                 if time.monotonic() < deadline:
                     time.sleep(_STEP_S)
@@ -394,6 +397,7 @@ def upload(path: Path, location: locations.Location, *, expected: Tagged | None)
     import obstore
 
     store, name = _store_above(location)
+    # A look, then a put: for such files a writer in between is not noticed.
     if path.stat().st_size > _IN_ONE_REQUEST:
         # Requests with a condition are not sent in parts, and would hold all of the file in memory.
         if find_object(location) != expected:

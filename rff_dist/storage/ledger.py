@@ -81,6 +81,7 @@ class FileLedger:
         key = _key(name, span)
         try:
             if self.location.is_local:
+                # straight into the arrays, because sums may take gigabytes
                 with open(Path(self.location.path, key), "rb") as file:
                     return (_read(file, os.fstat(file.fileno()).st_size, key),)
             content = locations.read_file(self.location, key)
@@ -115,6 +116,7 @@ class FileLedger:
             self._tell_once(f"sums could not be kept in {self.location}: {locations.explain(error)}")
             return
         taken = time.perf_counter() - began
+        # half the weight for the last file, so that a disk that slows down is noticed soon
         self._rate = max(0.0, (self._rate + (taken - _SECONDS_OF_FILE) / n_bytes) / 2)
 
     def seconds(self, total: Any) -> float:
@@ -151,6 +153,7 @@ class FileLedger:
 
     def leave(self) -> None:
         """End this job's use of the ledger; kept sums stay for the next job."""
+        # An empty folder would look like a job to go on with.
         if self.is_empty():
             self.drop()
         else:
@@ -174,6 +177,7 @@ class FileLedger:
     def _has_room(self, n_bytes: int) -> bool:
         if (kept := self.n_bytes()) is None:
             return True
+        # of what would be free without the ledger, so that the share does not shrink as it fills
         if kept + n_bytes <= _SHARE_OF_FREE * (shutil.disk_usage(self.location.path).free + kept):
             return True
         self._tell_once(f"no more sums are kept in {self.location}: they fill a quarter of the free disk")
@@ -237,6 +241,7 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
     if length > min(size, documents.MAX_METADATA_BYTES):
         raise IntegrityError(f"{where} is damaged: its document has {length:_} bytes of {size:_}")
     document = documents.parse_document(file.read(length), kind=_KIND, version=FORMAT_VERSION, where=where)
+    # A file that was renamed has right checksums and other rows.
     if document["key"] != key:
         raise IntegrityError(f"{where} holds the sums of {document['key']}")
     try:

@@ -272,6 +272,7 @@ def exists(location: Location) -> bool:
     if location.scheme == "memory":
         return location.path in MEMORY
     store = open_store(location, read_only=True)
+    # A prefix is no object. One of these files is what makes it an output.
     names = (*DATASET_FILES, RECORD_FILE, POINTER_FILE)
     return any(read_bytes(store, name, where=location) is not None for name in names)
 
@@ -422,6 +423,7 @@ def write_parts(store: Store, key: str, parts: Sequence[bytes | memoryview], *, 
             file.flush()
             if durable:
                 os.fsync(file.fileno())
+        # replaces in one step, for readers in all processes
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

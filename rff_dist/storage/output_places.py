@@ -79,6 +79,7 @@ def check_output(
     if location.scheme in locations.READ_ONLY_SCHEMES:
         raise StorageError(f"{location} can only be read; write to a path or an object store")
     if location.is_local:
+        # All parents: whatever lies deep inside a group's folder would be taken for a part of it.
         for parent in Path(location.path).parents:
             above = locations.Location("file", str(parent))
             if locations.is_versioned(above) or any(
@@ -217,10 +218,12 @@ class Place:
         """
         generation = f"generation-{uuid.uuid4().hex}"
         if not location.is_remote:
+            # Next to its place, because a folder is renamed within one file system only.
             staged = staged or locations.hidden_beside(location, "partial")
             return cls(location, staged, generation, file, overwrite)
         if file == _FILE and not locations.exists(location):
             return cls(location, location, generation)
+        # Before the work, so that whoever publishes meanwhile is noticed at its end.
         before = documents.read_tagged(locations.open_store(location, read_only=True), file, where=location)
         if before is not None and not overwrite and not is_unfinished(location):
             raise documents.overtaken(location)
@@ -340,6 +343,7 @@ def _swap(staged: locations.Location, location: locations.Location, *, overwrite
         elif locations.MEMORY.setdefault(location.path, store) is not store:
             raise OutputExistsError(f"{location} was written meanwhile; choose another name")
         return
+    # Before the rename: after a power cut a name must not lead to files without bytes.
     locations.sync_to_disk(staged)
     aside = f"{staged.path}.old"
     try:
@@ -393,6 +397,7 @@ def discard(location: locations.Location) -> None:
     if location.is_local and os.path.isfile(location.path):
         os.unlink(location.path)
     elif location.is_local:
+        # Another process may be removing the same leftovers.
         shutil.rmtree(location.path, ignore_errors=True)
     elif location.scheme == "memory":
         for name in [n for n in locations.MEMORY if n == location.path or n.startswith(location.path + "/")]:
@@ -477,6 +482,7 @@ def hold(location: str | os.PathLike[str] | locations.Location, *, holder: str) 
       written, or the store does not answer.
     """
     place = location if isinstance(location, locations.Location) else locations.parse_location(location)
+    # A step of the run that holds it: a second lock would refuse it.
     if place.url in _held.get():
         yield
         return
@@ -539,5 +545,6 @@ def _locked(location: locations.Location, holder: str) -> Iterator[_Lock]:
         try:
             yield _Lock(location, file, path)
         finally:
+            # Only our own: if ours was removed, another run may hold a new one.
             if documents.is_at(file, path):
                 path.unlink(missing_ok=True)

@@ -146,6 +146,7 @@ class Output:
     def has_arrays(self) -> bool:
         """Return whether all arrays exist, in the layout's shapes."""
         try:
+            # A stopped job may have had another layout, and was perhaps killed while it made the arrays.
             shapes = [self._open(name).shape for name in self.layout.parts]
         except Exception as error:
             logger.debug("%s is started again: %s", self.place.staged, locations.explain(error))
@@ -158,6 +159,7 @@ class Output:
             return False
         try:
             for name in self.layout.parts:
+                # A writer that was killed may have left half a chunk, which its checksum shows.
                 read_rows(self._open(name), block.start, block.stop, label=f"array {name!r}")
         except StorageError:
             return False
@@ -205,6 +207,7 @@ class Output:
         n_chunks = -(-n_samples // chunk_rows)
         manifest = {"n_samples": n_samples, "chunk_rows": chunk_rows}
         with locations.store_errors(f"{self.location} cannot be put in place"):
+            # counts objects in the store; their values were checked by their writers
             n_written = min(self._open(name).nchunks_initialized for name in self.layout.parts)
             if n_written != n_chunks:
                 raise StorageError(

@@ -87,6 +87,7 @@ def write_record(
         locations.store_errors(f"{location} could not be written", "; what was there before is unchanged"),
         output_places.hold(location, holder="a writer"),
     ):
+        # under the lock, or in an object store after the look at what is there
         place = output_places.Place.choose(location, file, overwrite=overwrite)
         try:
             _write_arrays(place, values)
@@ -152,6 +153,7 @@ def add_lineage(location: locations.Location, lineage: Mapping[str, Any]) -> Non
     Raises ConflictError if the record was replaced meanwhile; StorageError if it cannot be written.
     """
     store = locations.open_store(location, read_only=False)
+    # The arrays stay as they are; only the document is replaced, on condition that it is this one.
     found = documents.read_tagged(store, locations.RECORD_FILE, where=location)
     document = _parse_document(b"" if found is None else found.content, location)
     content = documents.sign_document({**document, "lineage": lineage}, kind=_KIND, version=FORMAT_VERSION)
@@ -201,6 +203,7 @@ def _checked_array(name: str, array: np.ndarray) -> np.ndarray:
 
 def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     try:
+        # A copy, because the caller's metadata may change while arrays are written.
         text = json.dumps(dict(metadata), allow_nan=False)
         copy: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
@@ -208,6 +211,7 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
             f"the metadata are not JSON: {locations.explain(error)}; expected numbers, text, lists or "
             "dictionaries"
         ) from error
+    # half, to leave room for the rest of the document
     if len(text) > documents.MAX_METADATA_BYTES // 2:
         raise InvalidParameterError(f"{len(text):_} bytes of metadata; put large data into arrays")
     return copy

@@ -119,6 +119,7 @@ class Change:
             if not self.location.is_local:  # Icechunk moves the branch on a condition.
                 return str(self._session.commit(message, metadata=signed))
             # Icechunk syncs nothing. After a power cut the branch must lead to files that are on the disk.
+            # A flush writes the snapshot and leaves the branch where it is.
             snapshot = str(self._session.flush(message, metadata=signed))
             _sync_since(self.location, self._begun)
             repository = _open_repository(self.location)
@@ -185,6 +186,7 @@ def find_snapshot(location: locations.Location, version: str | None = None) -> s
             return str(repository.lookup_snapshot(version).id)
         heads = _heads(repository)
         known = {entry.id for head in heads for entry in repository.ancestry(snapshot_id=head)}
+        # by its first characters: all histories are listed for it, so this comes last
         begun = [name for name in known if name.startswith(version) and len(version) >= _LEAST_PREFIX]
     if len(begun) == 1:
         return begun[0]

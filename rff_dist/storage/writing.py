@@ -145,6 +145,7 @@ def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
     >>> choose_chunk_rows(8 * 4, 10**9), choose_chunk_rows(2 * 4, 136_640), choose_chunk_rows(10**6 * 8)
     (65536, 4096, 2)
     """
+    # Large enough for object stores, small enough that a worker holds several; powers of two, as tiles are.
     rows = min(MAX_CHUNK_ROWS, max(1, CHUNK_TARGET_BYTES // max(1, row_bytes)))
     if n_samples is not None:
         rows = min(rows, max(1024, n_samples // 32))
@@ -305,6 +306,7 @@ class RowBuffer:
                     f"batch at row {self.n_samples}: {array.path} is {value.dtype} after {array.dtype}, "
                     "which would lose digits; convert all batches to one dtype"
                 )
+            # in the stored dtype and before chunks are cut: the digest depends on neither batches nor chunks
             value = value.astype(array.dtype, copy=False)
             self.hashes[name].update(memory.canonical_bytes(value))
             self.pending[name].append(value)
