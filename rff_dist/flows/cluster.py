@@ -57,7 +57,7 @@ def _log_pass(log: Any, done: fit.LloydPass) -> None:
     log.info("pass %d: inertia %.8g, shift %.3g", done.number, done.inertia, done.shift)
 
 
-@running.job_flow("cluster", ClusterParameters)
+@running.job_flow("cluster", ClusterParameters, publishes=True)
 def cluster(parameters: ClusterParameters) -> Summary:
     """Cluster rows by k-means in random features; publish their labels and the centres.
 

@@ -8,7 +8,7 @@ from prefect.artifacts import create_markdown_artifact
 
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import RFFDistError
-from rff_dist.flows import running
+from rff_dist.flows import outcomes, running
 from rff_dist.models import versions
 from rff_dist.text import redact
 from rff_dist.typing import Summary
@@ -64,6 +64,7 @@ def run_of(clock: Clock) -> Summary:
 def show(what: str, found: Document, log: Any) -> None:
     """Make an artifact of what a job found, and log its facts; those that ask for attention as warnings."""
     log.info(found.title)
+    outcomes.say(found.lead or found.title)
     for part in found.parts:
         for name, fact in part.items() if isinstance(part, dict) else ():
             if fact is not None:

@@ -21,7 +21,7 @@ from prefect import get_run_logger
 
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
-from rff_dist.flows import common, running
+from rff_dist.flows import common, outcomes, running
 from rff_dist.living import new_rows
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import fits, specs
@@ -62,7 +62,9 @@ def refresh(parameters: RefreshParameters) -> Summary:
             lambda: pages.model_page(data, model, place=parameters.model, times=clock.times, update=result),
             log,
         )
-    common.show("refresh-report", updates.update_document(updated, common.run_of(clock)), log)
+    report = updates.update_document(updated, common.run_of(clock))
+    common.show("refresh-report", report, log)
+    outcomes.say(f"{report.title}: {result['reason']}")
     return result
 
 

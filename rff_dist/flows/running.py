@@ -39,6 +39,7 @@ from rff_dist.engines import connecting, dask, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fields import Option, build, check_names, group, option, options_of
+from rff_dist.flows import outcomes
 from rff_dist.storage import locations
 from rff_dist.text import redact
 from rff_dist.workbench.jobs.steps import Runner
@@ -167,7 +168,7 @@ _SAME_BITS = (
 
 
 def job_flow[F: Form, R](
-    name: str, asked: type[F], *, resume: str = _SAME_BITS
+    name: str, asked: type[F], *, resume: str = _SAME_BITS, publishes: bool = False
 ) -> Callable[[Callable[[F], R]], Flow[..., R]]:
     """Make a flow that stores no result and, when it stops early, reports what is left and how to go on.
 
@@ -175,6 +176,7 @@ def job_flow[F: Form, R](
     `asked`: the form. Each of its options is a parameter of the flow, since Prefect overrides a deployment's
       parameters only as wholes.
     `resume`: what a run with the same parameters does with what an earlier one left.
+    `publishes`: whether a run that completes has published a model, unless its result says otherwise.
     """
 
     # If the flow's process is killed or cancelled, the worker calls this, with arguments of these names.
@@ -195,7 +197,9 @@ def job_flow[F: Form, R](
     def make(function: Callable[[F], R]) -> Flow[..., R]:
         @wraps(function)
         def run(**values: Any) -> R:
-            return function(_checked(asked, values))
+            result = function(_checked(asked, values))
+            # Prefect takes a state for the run's last one, and gives its data to whoever called the flow.
+            return cast("R", outcomes.end(cast("Any", result), values, publishes=publishes))
 
         options = {field.alias or name: field for name, field in asked.model_fields.items()}
         keywords = [_keyword(name, field) for name, field in options.items()]

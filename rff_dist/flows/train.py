@@ -24,7 +24,7 @@ class TrainParameters(running.form(specs.Train, Cluster, running.Limits)):  # ty
     """What to train, on which rows, and where."""
 
 
-@running.job_flow("train", TrainParameters)
+@running.job_flow("train", TrainParameters, publishes=True)
 def train(parameters: TrainParameters) -> Summary:
     """Train a ridge regression or a classifier on random features, and publish the model.
 

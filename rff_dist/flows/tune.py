@@ -23,7 +23,7 @@ class TuneParameters(running.form(specs.Tune, Cluster, running.Limits)):  # type
     """What to compare, on which rows, and where."""
 
 
-@running.job_flow("tune", TuneParameters)
+@running.job_flow("tune", TuneParameters, publishes=True)
 def tune(parameters: TuneParameters) -> Summary:
     """Compare kernels, length scales, alphas and D by k-fold cross-validation; publish the best model.
 

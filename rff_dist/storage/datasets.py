@@ -245,15 +245,7 @@ def open_dataset(
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
-    group = groups.find_group(url, version)
-    dataset = _open(group, (x, y, sample_weight), missing_chunks)
-    unused = dataset.n_targets and sample_weight is None
-    if unused and group.read_header("sample_weight", text=True) is not None:
-        _log.warning(
-            '%s holds sample weights, which are not used; give sample_weight="sample_weight" to use them',
-            group.place,
-        )
-    return dataset
+    return _open(groups.find_group(url, version), (x, y, sample_weight), missing_chunks, is_first=True)
 
 
 def dataset_from_arrays(
@@ -294,7 +286,10 @@ def dataset_from_arrays(
     return ZarrDataset(**arrays, missing_chunks=missing_chunks, _headers=headers, _labels=labels)
 
 
-def _open(group: groups.StoredGroup, names: ArrayNames, missing_chunks: str) -> ZarrDataset:
+def _open(
+    group: groups.StoredGroup, names: ArrayNames, missing_chunks: str, *, is_first: bool = False
+) -> ZarrDataset:
+    """Open a group's arrays; the log tells of unused weights where this `is_first`, not on each worker."""
     place = group.place
     name_of = {role: name for role, name in zip(_ROLES, names, strict=True) if name is not None}
     headers: dict[str, Header] = {}
@@ -314,6 +309,11 @@ def _open(group: groups.StoredGroup, names: ArrayNames, missing_chunks: str) -> 
                 f"{place} has no array {name!r}; it holds {group.array_names()}. "
                 f"Expected {role} there; name it by `{role if role != 'X' else 'x'}`"
             )
+    if is_first and "y" in headers and names[2] is None and group.read_header("sample_weight", text=True):
+        _log.warning(
+            '%s holds sample weights, which are not used; give sample_weight="sample_weight" to use them',
+            place,
+        )
     labels = {role: group.label(name_of[role]) for role in headers}
     _check_shapes({role: header.shape for role, header in headers.items()}, labels)
     n_targets = (headers["y"].shape[1:] or (1,))[0] if "y" in headers else 0

@@ -91,11 +91,6 @@ def generations_of(file: str, content: bytes) -> tuple[str | None, str | None]:
     return current, previous if previous == "" or is_generation(previous) else None
 
 
-def is_pointer(attributes: object) -> bool:
-    """Return whether a group's attributes only name the generation that holds the dataset."""
-    return "generation" in manifest_of(attributes)
-
-
 def name_of(attributes: Facts) -> str | None:
     """Return the name that all versions of a dataset share; None for plain Zarr."""
     name = manifest_of(attributes).get(NAME)

@@ -23,7 +23,7 @@ from zarr.storage import LocalStore, ObjectStore, WrapperStore
 
 from rff_dist.errors import ConflictError, IntegrityError, NoSuchVersionError, StorageError, VersionError
 from rff_dist.storage import arrays, documents, locations, repositories
-from rff_dist.text import human_bytes, some
+from rff_dist.text import some
 from rff_dist.typing import Facts
 
 
@@ -63,7 +63,7 @@ class StoredGroup:
 
         Snapshots and generations never change.
         """
-        if self.files is not None and (files := describe_files(str(self.url))) != self.files:
+        if self.files is not None and (files := locations.describe_files(str(self.url))) != self.files:
             raise ConflictError(
                 f"{self.url} was changed while it was read, or is another folder on another machine: now "
                 f"{files}, when it was opened {self.files}. A result could mix old and new rows: nothing was "
@@ -111,9 +111,14 @@ class StoredGroup:
         return attributes
 
     @cached_property
+    def manifest(self) -> Facts:
+        """What this package wrote there; empty for plain Zarr of another writer."""
+        return documents.manifest_of(self.attributes)
+
+    @cached_property
     def parts(self) -> Facts:
-        """What the manifest records of each array, by name; empty for plain Zarr of another writer."""
-        parts = documents.manifest_of(self.attributes).get(_PARTS, {})
+        """What the manifest records of each array, by name."""
+        parts = self.manifest.get(_PARTS, {})
         return parts if isinstance(parts, Mapping) else {}
 
     @cached_property
@@ -136,9 +141,8 @@ class StoredGroup:
         # Without mark and entry it is an array of another program, which nothing binds.
         digest = None if header is None or (part is None and not header.marked) else header.digest
         # A newer generation may have replaced the manifest of the one that was opened.
-        if digest != (None if part is None else part["metadata"]) and not documents.is_pointer(
-            self.attributes
-        ):
+        expected = None if part is None else part["metadata"]
+        if digest != expected and "generation" not in self.manifest:
             raise IntegrityError(
                 f"the metadata of {label} or of its group are not as they were written; restore them from a "
                 "copy, or write the dataset again"
@@ -200,25 +204,6 @@ def _reopen(
     return group
 
 
-def describe_files(folder: str) -> str:
-    """Say how many files are in a folder and below it, with a digest of their names, sizes and times."""
-    # Names, sizes and times without contents: this runs at each opening and after failed reads.
-    digest, n_files, n_bytes = hashlib.sha256(), 0, 0
-    for place, folders, names in os.walk(folder):
-        folders.sort()  # in place: `os.walk` descends in this order
-        for name in sorted(names):
-            try:
-                stat = os.stat(os.path.join(place, name))
-            except FileNotFoundError:  # removed at this moment
-                continue
-            n_files, n_bytes = n_files + 1, n_bytes + stat.st_size
-            line = f"{os.path.relpath(place, folder)}/{name} {stat.st_size} {stat.st_mtime_ns}\n"
-            digest.update(line.encode())
-    if not n_files:
-        return "nothing is there"
-    return f"{n_files:,} files of {human_bytes(n_bytes)} (digest {digest.hexdigest()[:20]})"
-
-
 def find_group(
     url: str | os.PathLike[str] | zarr.Group, version: str | None = None, *, unfinished: bool = False
 ) -> StoredGroup:
@@ -232,8 +217,7 @@ def find_group(
         root = local_root(url.store, url.path)
         place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
         return StoredGroup(url.store, place, url.path, root)
-    location = locations.parse_location(url)
-    check_existing(location)
+    location = _existing(url)
     found = partial(StoredGroup, place=str(location), url=location.url, unfinished=unfinished)
     if locations.is_versioned(location):
         store, snapshot, digest = repositories.open_snapshot(location, version)
@@ -244,7 +228,9 @@ def find_group(
             "makes a versioned dataset of it"
         )
     if not location.is_remote:
-        files, process = (describe_files(location.path), None) if location.is_local else (None, os.getpid())
+        files, process = (
+            (locations.describe_files(location.path), None) if location.is_local else (None, os.getpid())
+        )
         return found(locations.open_store(location, read_only=True), files=files, process=process)
     # An overwritten dataset's metadata only lead to the generation's folder.
     content = locations.read_file(location, _FILE)
@@ -253,8 +239,9 @@ def find_group(
     return found(locations.open_store(folder, read_only=True), generation=folder.url)
 
 
-def check_existing(location: locations.Location) -> None:
-    """Raise a StorageError that says what is at `location`, if that cannot be a dataset."""
+def _existing(url: str | os.PathLike[str]) -> locations.Location:
+    """Return the location of a URL; raise a StorageError that says what is there, if that is no dataset."""
+    location = locations.parse_location(url)
     if location.is_local:
         path = Path(location.path)
         if not os.path.lexists(path):
@@ -269,12 +256,13 @@ def check_existing(location: locations.Location) -> None:
             )
     elif location.is_remote and not locations.exists(location):
         raise StorageError(f"no dataset at {location}: expected a Zarr group")
+    return location
 
 
 def require_versions(location: locations.Location) -> None:
     """Raise a StorageError that says what is at `location`, if that is not a versioned dataset."""
     if not locations.is_versioned(location):
-        check_existing(location)
+        _existing(location.url)
         raise StorageError(
             f"{location} is plain Zarr, which keeps no versions and is written once; expected a versioned "
             f"dataset. Convert it with `rff-dist data convert {location}`, and repeat this"
@@ -378,7 +366,7 @@ def complete(
         raise StorageError(f"{_FILE} is gone from {place}; another program removed it. Write the data again")
     document = documents.load_json(before.content)
     # Another writer's next generation has taken the place of this one's claim.
-    if documents.is_pointer(document["attributes"]):
+    if "generation" in documents.manifest_of(document["attributes"]):
         raise documents.overtaken(place)
     # Checksums of unchanged chunks are taken over, so that a commit reads 4 bytes for each changed chunk.
     known = documents.manifest_of(document["attributes"]).get(_PARTS, {}) if changed is not None else {}

@@ -31,7 +31,7 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from rff_dist.errors import MissingDependencyError, RFFDistError, StorageError
-from rff_dist.text import redact
+from rff_dist.text import human_bytes, redact
 
 logger = logging.getLogger(__name__)
 
@@ -312,6 +312,25 @@ def is_given_up(location: Location) -> bool:
     else:
         times = [entry["last_modified"] for entry in _list_objects(location)]
     return all(datetime.now(UTC) - time > _GIVEN_UP for time in times)
+
+
+def describe_files(folder: str) -> str:
+    """Say how many files are in a folder and below it, with a digest of their names, sizes and times."""
+    # Names, sizes and times without contents: this runs at each opening and after failed reads.
+    digest, n_files, n_bytes = hashlib.sha256(), 0, 0
+    for place, folders, names in os.walk(folder):
+        folders.sort()  # in place: `os.walk` descends in this order
+        for name in sorted(names):
+            try:
+                stat = os.stat(os.path.join(place, name))
+            except FileNotFoundError:  # removed at this moment
+                continue
+            n_files, n_bytes = n_files + 1, n_bytes + stat.st_size
+            line = f"{os.path.relpath(place, folder)}/{name} {stat.st_size} {stat.st_mtime_ns}\n"
+            digest.update(line.encode())
+    if not n_files:
+        return "nothing is there"
+    return f"{n_files:,} files of {human_bytes(n_bytes)} (digest {digest.hexdigest()[:20]})"
 
 
 def digest_objects(location: Location) -> str | None:

@@ -17,6 +17,7 @@ from prefect.flows import load_flow_from_entrypoint
 from pydantic import BaseModel, ValidationError
 
 from rff_dist import flows
+from rff_dist.flows import outcomes
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
@@ -106,8 +107,12 @@ def test_automations_are_valid_and_about_our_runs_only(entry):
     automation = AutomationCore.model_validate(entry)
     assert automation.enabled
     trigger = entry["trigger"]
-    assert trigger["match_related"]["prefect.resource.id"] == "prefect.tag.rff_dist"
     assert trigger["for_each"]
+    if trigger["match"]["prefect.resource.id"] == "rff_dist.model.*":
+        [event] = trigger["expect"]
+        assert event in outcomes.__doc__
+        return
+    assert trigger["match_related"]["prefect.resource.id"] == "prefect.tag.rff_dist"
     states = {"Failed", "Crashed", "TimedOut", "Cancelled", "Completed", "Late", "Pending", "Running"}
     events = {name.rpartition(".")[2] for name in [*trigger["expect"], *trigger.get("after", [])]}
     assert events <= {*states, "heartbeat"}

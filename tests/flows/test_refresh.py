@@ -2,10 +2,12 @@
 
 import contextvars
 import json
+import time
 from pathlib import Path
 
 import pytest
 from prefect.artifacts import Artifact
+from prefect.client.orchestration import get_client
 from prefect.logging import disable_run_logger
 
 from rff_dist import Gaussian, SerialEngine, append_dataset, open_dataset, write_dataset
@@ -50,6 +52,26 @@ def at_once(parameters):
     first = read_model(RegisteredModel(parameters.model).version(1).url)
     dataset = open_dataset(parameters.data)
     return passes.accumulate(dataset, first.feature_map, engine=ENGINE, spec=first.statistics.spec).digest()
+
+
+def test_a_run_says_what_it_came_to_by_message_tags_and_events(parameters):
+    append_dataset(parameters.data, *batch(1, 300, shift=0.5))
+    state = run(parameters)
+    assert state.message.startswith(f"published: {parameters.model}, version 2: ")
+    with get_client(sync_client=True) as client:
+        flow_run = client.read_flow_run(state.state_details.flow_run_id)
+        assert {"model:main", "dataset:data", "published"} <= {*flow_run.tags}
+        wanted = {"rff_dist.model.published", "rff_dist.model.drifted"}
+        deadline = time.monotonic() + 60
+        while True:  # events travel apart from what the run waits for
+            found = client._client.post("/events/filter", json={"limit": 50}).json()["events"]
+            mine = [one for one in found if one["resource"]["prefect.resource.id"] == "rff_dist.model.main"]
+            events = {one["event"]: one for one in mine if one["event"] in wanted}
+            if events.keys() == wanted:
+                break
+            assert time.monotonic() < deadline, events
+            time.sleep(0.2)
+    assert events["rff_dist.model.published"]["payload"]["version"] == 2
 
 
 def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(parameters):

@@ -178,7 +178,7 @@ def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch:
     ],
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(InvalidParameterError, match="no address"):
+    with refuses(InvalidParameterError, "scheduler", address):
         DaskEngine(address)
 
 

@@ -1,0 +1,62 @@
+"""What a run came to, where those look who did not start it: the message of its last state, tags and events.
+
+The tags `model:NAME` and `dataset:NAME` find all runs about one model or dataset; `published` and `refused`
+those that changed it or did not. Events are about the model, so that automations need not know its flow::
+
+    rff_dist.model.published    a model or a version of it became current
+    rff_dist.model.refused      new rows were not taken, and the model is as it was
+    rff_dist.model.drifted      new rows follow another distribution than the old ones
+"""
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, cast
+
+from prefect import State
+from prefect.client.orchestration import get_client
+from prefect.events import emit_event
+from prefect.runtime import flow_run as this_run
+from prefect.states import Completed
+
+from rff_dist.storage import locations
+
+_LONGEST = 500  # characters of a state's message, which pages show in one line
+#: The sentence with which a run's last document begins.
+_said: ContextVar[str] = ContextVar("said", default="")
+
+
+def say(sentence: str) -> None:
+    """Take a sentence for the message of the run's last state; a later one replaces it."""
+    _said.set(sentence)
+
+
+def end(result: Mapping[str, Any], parameters: Mapping[str, Any], *, publishes: bool) -> State[Any]:
+    """Tag the run that calls this, tell of what happened to its model, and return its last state.
+
+    `result`: of the flow; the state holds it.
+    `parameters`: of the flow.
+    `publishes`: whether the flow publishes a model, unless `result` holds another `decision`.
+    """
+    model, data = (_name_of(parameters.get(key)) for key in ("model", "data"))
+    decision = str(result.get("decision", "published" if publishes else ""))
+    verdict = {"published": "published", "nothing new": ""}.get(decision, "refused" if decision else "")
+    tags = {f"model:{model}" if model else "", f"dataset:{data}" if data else "", verdict} - {""}
+    with get_client(sync_client=True) as client:  # each request ends after Prefect's 60 s
+        flow_run = client.read_flow_run(cast("Any", this_run.id))
+        client.update_flow_run(flow_run.id, tags=sorted({*flow_run.tags, *tags}))
+    drifted = (result.get("drift") or {}).get("drifted")
+    for event in filter(None, (verdict, "drifted" if drifted else "")) if model else ():
+        facts = ("decision", "reason", "version", "digest", "n_samples", "n_new")
+        emit_event(
+            f"rff_dist.model.{event}",
+            resource={"prefect.resource.id": f"rff_dist.model.{model}", "prefect.resource.name": model},
+            payload={name: result[name] for name in facts if name in result},
+        )
+    return Completed(message=_said.get()[:_LONGEST] or None, data=result)
+
+
+def _name_of(url: object) -> str:
+    """Return the last part of a path or URL, without credentials; "" if there is none."""
+    if not isinstance(url, str):
+        return ""
+    return locations.parse_location(url).path.rpartition("/")[2].removesuffix(".zarr")
