@@ -24,9 +24,8 @@ from rff_dist.engines.cluster import Cluster
 from rff_dist.flows import common, running
 from rff_dist.living import new_rows
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fits, specs
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.refresh import update
-from rff_dist.workbench.page import pages
 from rff_dist.workbench.results import updates
 
 _RESUME = (
@@ -50,18 +49,13 @@ def refresh(parameters: RefreshParameters) -> Summary:
     """
     log, clock = get_run_logger(), Clock()
     runner = running.runner_of(parameters, log, {"find": _log_rows}, clock=clock)
-    updated = update(parameters.to(specs.Update), runner)
-    result, model = updated.record, updated.challenger
+    updated = update(job := parameters.to(specs.Update), runner)
+    result = updated.record
     if result["decision"] == "published" and result["version"] is not None:
         common.show_versions(parameters.model)
-    if model is not None:
-        data = fits.JobData(updated.dataset)
+    if updated.challenger is not None:
         clock.begin("report")
-        common.show_page(
-            "refresh-page",
-            lambda: pages.model_page(data, model, place=parameters.model, times=clock.times, update=result),
-            log,
-        )
+        common.show_page("refresh-page", updated, job, clock, log)
     common.show("refresh-report", updates.update_document(updated, common.run_of(clock)), log)
     return result
 

@@ -34,10 +34,5 @@ def cluster(
 
         seed, title = job.space.seed, job.source.data
         save_clustering(plot, clustered.dataset, clustered.clusters, seed=seed, title=title)
-    if report is not None:
-        from rff_dist.workbench.page import pages
-        from rff_dist.workbench.results import html
-
-        passes.at_work("report")
-        html.write_page(pages.clusters_page(clustered, job, times=passes.clock.times), report)
+    passes.write_page(report, clustered, job)
     return clusters.clustering_document(clustered, job, {"plot": plot, "report": report, **passes.facts()})

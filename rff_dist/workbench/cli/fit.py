@@ -46,13 +46,6 @@ def run_training(
         rows = training.fitted.trained.rows if job.fit.candidates is not None else ()
         about = models.choice_facts(training.model)["kernel"] or ""
         pictures.save_choice(training.model, plot, title=job.source.data, about=about, candidates=rows)
-    passes.write_page(
-        report,
-        training.data,
-        training.model,
-        job.destination.model,
-        comparison=training.comparison,
-        metrics=training.metrics,
-    )
+    passes.write_page(report, training, job)
     run = {"plot": plot, "report": report, **passes.facts()}
     return models.training_document(training, job, run)

@@ -19,14 +19,13 @@ def update(job: specs.Update, where: Cluster, report: str | None = shell.REPORT)
 
     If it is worse, the rows are refused, and the exit code is 3.
     """
-    from rff_dist.workbench.jobs.fits import JobData
     from rff_dist.workbench.jobs.refresh import update
     from rff_dist.workbench.results.updates import update_document
 
     passes = display.Passes(where)
     done = update(job, passes.runner)
     if done.challenger is not None:
-        passes.write_page(report, JobData(done.dataset), done.challenger, job.model, update=done.record)
+        passes.write_page(report, done, job)
     elif report is not None:
         messages.say("warning", "there are no new rows, so no report was written", "yellow")
     return update_document(done, {"report": report, **passes.facts()})

@@ -3,13 +3,16 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rff_dist.checks import check_name
 from rff_dist.classify import fit as classification
 from rff_dist.classify.fit import FittedModel, label_rows
-from rff_dist.data import blocks, columns, labelled, memory
+from rff_dist.classify.predict import read_classes
+from rff_dist.data import blocks, columns, labelled, memory, samples
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.features import feature_options
@@ -19,12 +22,12 @@ from rff_dist.kernels import base
 from rff_dist.products import choice
 from rff_dist.ridge import candidates as ridge_candidates
 from rff_dist.ridge import choices as ridge_choices
-from rff_dist.ridge import describe
+from rff_dist.ridge import describe, models
 from rff_dist.ridge import fit as ridge
 from rff_dist.storage import datasets
 from rff_dist.storage.columns import column_of
 from rff_dist.text import redact
-from rff_dist.typing import Do, Summary, plainly
+from rff_dist.typing import Do, FloatArray, Summary, plainly
 from rff_dist.workbench.jobs.places import SupervisedSource
 
 logger = logging.getLogger(__name__)
@@ -38,6 +41,25 @@ class JobData:
 
     rows: blocks.Dataset
     labels: columns.Column | None = None
+
+    def with_targets(self, model: models.RidgeModel) -> blocks.Dataset:
+        """Return the rows with targets, which for labels are those of a classifier's classes."""
+        if self.labels is None:
+            return self.rows
+        return labelled.LabelledDataset(self.rows, self.labels, read_classes(model))
+
+    def sample(
+        self, model: models.RidgeModel, n_rows: int, seed: int
+    ) -> tuple[NDArray[np.intp], NDArray[Any], FloatArray, FloatArray | None]:
+        """Return the numbers of sampled rows, their X, targets and weights, without rows of weight 0."""
+        dataset = self.with_targets(model)
+        indices = samples.sample_indices(dataset, np.random.Generator(np.random.Philox(seed)), n_rows)
+        X, y, weights = dataset.take(indices)
+        assert y is not None  # a model is trained and judged on targets
+        if weights is None:
+            return indices, X, y, None
+        counted = weights > 0
+        return indices[counted], X[counted], y[counted], weights[counted]
 
 
 def open_supervised(

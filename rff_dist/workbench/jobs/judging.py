@@ -112,11 +112,11 @@ def measure_errors(test: fits.JobData, model: models.RidgeModel, *, engine: prot
     Raises DataError if a value cannot be used, or a label is not one of the classes.
     """
     about = {"test_data": redact(test.rows.url or "test data in memory"), "n_samples": test.rows.n_samples}
+    rows = test.with_targets(model)
     if test.labels is not None:
-        rows = labelled.LabelledDataset(test.rows, test.labels, predict.read_classes(model))
         confusion = predict.evaluate(rows, model, engine=engine)
         return {**about, **fields.values_of(confusion, "accuracy", "balanced_accuracy", "log_loss")}
-    errors = ridge_prediction.evaluate(test.rows, model, engine=engine)
+    errors = ridge_prediction.evaluate(rows, model, engine=engine)
     return {**about, "mse": errors.mean_squared_error.tolist(), **errors.to_dict()}
 
 
@@ -172,36 +172,20 @@ def _rows_of(fitted: FittedModel, data: fits.JobData, test: fits.JobData | None)
     return _left_out_rows(data, fitted.model)
 
 
-def _with_targets(data: fits.JobData, model: models.RidgeModel) -> blocks.Dataset:
-    if data.labels is None:
-        return data.rows
-    return labelled.LabelledDataset(data.rows, data.labels, predict.read_classes(model))
-
-
 def _n_rows(width: int) -> int:
     return max(1_000, min(MOST_ROWS, MOST_VALUES // width))
 
 
 def _test_rows(test: fits.JobData, model: models.RidgeModel, most: int = MOST_ROWS) -> JudgedRows:
-    dataset = _with_targets(test, model)
-    n_rows = min(dataset.n_samples, most, _n_rows(max(dataset.n_features, model.n_targets)))
-    indices = samples.sample_indices(dataset, np.random.Generator(np.random.Philox(SEED)), n_rows)
-    X, y, weights = dataset.take(indices)
-    assert y is not None  # they were evaluated
-    counted = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
-    return JudgedRows(
-        "test",
-        len(counted) if n_rows == dataset.n_samples else dataset.n_samples,
-        indices[counted],
-        X[counted],
-        y[counted],
-        None if weights is None else weights[counted],
-        _groups_of(test.rows, indices[counted]),
-    )
+    n_samples = test.rows.n_samples
+    n_rows = min(n_samples, most, _n_rows(max(test.rows.n_features, model.n_targets)))
+    numbers, X, y, weights = test.sample(model, n_rows, SEED)
+    n_available = len(X) if n_rows == n_samples else n_samples
+    return JudgedRows("test", n_available, numbers, X, y, weights, _groups_of(test.rows, numbers))
 
 
 def _fold_rows(data: fits.JobData, model: models.RidgeModel, folds: held_out.FoldModels) -> JudgedRows:
-    dataset = _with_targets(data, model)
+    dataset = data.with_targets(model)
     n_rows = _n_rows(max(dataset.n_features, len(folds.linear.intercept)))
     sample = samples.sample_folds(dataset, folds.folds, n_rows=n_rows)
     split = held_out.split_of_folds(sample.fold_of_row, folds)

@@ -11,7 +11,6 @@ from typing import Any
 
 from rff_dist import fields
 from rff_dist.classify import predict as class_prediction
-from rff_dist.data import labelled
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.fitting import evaluation, predicting
@@ -24,7 +23,7 @@ from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.storage.columns import ID, column_of, ids_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import places, specs, steps, tables
+from rff_dist.workbench.jobs import fits, places, specs, steps, tables
 from rff_dist.workbench.tables.roles import Roles
 
 type Judged = (
@@ -272,7 +271,7 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
             return model, do("evaluate", prediction.evaluate, dataset, stored, engine=engine, std=job.std)
         if model.kind == "clusters":
             return model, do("evaluate", kmeans_labels.evaluate, dataset, known, stored, engine=engine)
-        rows = labelled.LabelledDataset(dataset, known, class_prediction.read_classes(stored))
+        rows = fits.JobData(dataset, known).with_targets(stored)
         return model, do("evaluate", class_prediction.evaluate, rows, stored, engine=engine)
 
 

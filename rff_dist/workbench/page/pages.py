@@ -20,13 +20,34 @@ from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_intervals_in_memory
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
-from rff_dist.workbench.jobs import cluster, fits, judging, specs, verdict
+from rff_dist.workbench.jobs import cluster, fits, judging, refresh, specs, train, verdict
 from rff_dist.workbench.page import columns, pictures
 from rff_dist.workbench.results import clusters as results
 from rff_dist.workbench.results import document, html, updates
 from rff_dist.workbench.results import models as results_models
 from rff_dist.workbench.results import rows as rows_words
 from rff_dist.workbench.results.words import value_words
+
+type Result = train.Training | refresh.Updated | cluster.Clustered
+
+
+def page_of(
+    result: Result, job: Any, *, times: Callable[[], clock.Times], command: str | None = None
+) -> document.Document:
+    """Return the page about what a job made: a model that was trained or updated, or clusters.
+
+    `job`: its spec.
+    `times`, `command`: see `model_page`.
+    """
+    about: dict[str, Any] = {"times": times, "command": command}
+    if isinstance(result, cluster.Clustered):
+        return clusters_page(result, job, times=times)
+    if isinstance(result, refresh.Updated):
+        assert result.challenger is not None  # else there is nothing to describe
+        data = fits.JobData(result.dataset)
+        return model_page(data, result.challenger, place=job.model, update=result.record, **about)
+    about |= {"comparison": result.comparison, "metrics": result.metrics}
+    return model_page(result.data, result.model, place=job.destination.model, **about)
 
 
 def clusters_page(
