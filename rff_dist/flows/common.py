@@ -16,7 +16,6 @@ from rff_dist.workbench.jobs import train as training
 from rff_dist.workbench.page import pages
 from rff_dist.workbench.results import markdown, models, words
 from rff_dist.workbench.results.document import Document
-from rff_dist.workbench.results.rows import version_cell
 
 _SHOWN_VERSIONS = 20
 
@@ -81,6 +80,6 @@ def show_versions(model: str) -> None:
     """Make a table of the lineage of a registered model's newest versions."""
     rows = steps.version_rows(versions.RegisteredModel(model), last=_SHOWN_VERSIONS)
     header = [name.replace("_", " ") for name in rows[0]]
-    cells = [[version_cell(value) for value in row.values()] for row in rows]
+    cells = [[words.version_cell(value) for value in row.values()] for row in rows]
     table = words.Table("", header, cells, is_facts=True)
     show_text("model-versions", Document(f"The newest versions of {redact(model)}", [table]))

@@ -17,7 +17,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.features import feature_options
 from rff_dist.fitting import plan
-from rff_dist.fitting.options import RidgeOptions, read_widths
+from rff_dist.fitting.options import RidgeOptions, is_one_alpha, read_widths
 from rff_dist.kernels import base
 from rff_dist.products import choice
 from rff_dist.ridge import candidates as ridge_candidates
@@ -119,6 +119,12 @@ class Fit:
     def losses(self) -> classification.LossOptions | None:
         """How a classifier is fitted; None for a regression."""
         return None if self.loss is None else classification.LossOptions(self.loss, self.class_weight)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether errors of several fits are compared, which can be drawn."""
+        given = is_one_alpha(self.options.alpha) and self.options.cv is None and self.candidates is None
+        return not given or isinstance(self.options.n_components, list) or bool(self.options.conformal)
 
     def check(self) -> None:
         """Check the options before any work starts.

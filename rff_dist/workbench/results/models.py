@@ -80,6 +80,33 @@ def training_document(training: train.Training, job: specs.Train, run: Summary) 
     )
 
 
+def refit_document(refitted: Summary, job: specs.Refit, run: Summary) -> Document:
+    """Return what was trained like another model; `run`: what ran it, see `words.run_facts`."""
+    model = job.destination.model
+    facts = {
+        "holds": words.plural(refitted["n_samples"], "row"),
+        "alpha": words.value_words(refitted["alpha"]),
+        **words.run_facts(run),
+        "digest": refitted["digest"][:16],
+    }
+    record = {"like": job.like, "data": job.source.data, **refitted, **run}
+    following = [["merge", job.like, model, "--model", "BOTH"]]
+    return Document(f"trained {model} like {job.like}", [facts], record=record, next=following)
+
+
+def merged_document(merged: Summary, job: specs.Merge) -> Document:
+    """Return what models were merged into."""
+    output = job.destination.model
+    facts = {
+        "holds": f"{merged['n_samples']:,} rows of {words.plural(len(merged['rows']), 'dataset')}",
+        "alpha": words.value_words(merged["alpha"]),
+        "digest": merged["digest"][:16],
+    }
+    title = f"merged {words.plural(len(job.models), 'model')} into {output}"
+    record = {"models": job.models, **merged}
+    return Document(title, [facts], record=record, next=[["evaluate", output, "DATA"]])
+
+
 def _training_facts(training: train.Training, seed: int) -> Facts:
     model, plan, solved = training.model, training.plan, training.fitted.trained.solved
     classifier, chosen = model.card.get("classifier"), choice_facts(model, seed)

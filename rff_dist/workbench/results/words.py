@@ -1,11 +1,14 @@
 """Facts and tables as every face shows them, and how they write values."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rff_dist.checks import is_number
 from rff_dist.text import number, some
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 #: Names and values in words; a value of None is not shown.
 type Facts = dict[str, str | None]
@@ -167,3 +170,12 @@ def engine_words(engine: Mapping[str, Any]) -> str:
     if engine["kind"] == "serial":
         return f"this process, {threads}"
     return f"{engine['kind']}, {plural(engine['n_workers'], 'worker')} × {threads}"
+
+
+def version_cell(value: Any) -> str:
+    """Return a value of `version_rows` as a table shows it: digests by the digits that tell them apart."""
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, str):
+        return f"{value[:8]}…" if _DIGEST.fullmatch(value) else value
+    return value_words(value)
