@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
@@ -22,18 +22,8 @@ _MODEL = (
 _TEST = "Path or URL of test data to evaluate the model on. By default cross-validation judges it."
 
 
-class Supervised:
-    """A job that trains on rows with targets or labels."""
-
-    def open_data(self: Any) -> tuple[fits.JobData, fits.JobData | None]:
-        """Open the data to train on and the test data; see `open_supervised`."""
-        from rff_dist.workbench.jobs.fits import open_supervised
-
-        return open_supervised(self.source, self.test, self.folds.groups, self.classify)
-
-
 @fields.group
-class Train(Supervised):
+class Train:
     """Train a ridge regression or a classifier, choose what is left open, and publish the model."""
 
     reason: ClassVar[str] = "fitted"
@@ -54,18 +44,13 @@ class Train(Supervised):
         self.folds.check(self.options.alpha, self.options.n_components)
         self.fit.check()
 
-    @property
-    def classify(self) -> bool:
-        """Whether `y` holds labels instead of targets."""
-        return self.classes.classify
-
     @cached_property
     def fit(self) -> fits.Fit:
         """What to train, as the library takes it."""
         from rff_dist.classify.predict import SQUARED
         from rff_dist.workbench.jobs.fits import Fit
 
-        loss = (self.classes.loss or SQUARED) if self.classify else None
+        loss = (self.classes.loss or SQUARED) if self.classes.classify else None
         options = dataclasses.replace(self.options, cv=self.folds.cv)
         return Fit(options, loss, self.classes.class_weight, self.compared.candidates(options))
 

@@ -279,8 +279,7 @@ def _draw_curves(
             axes.set_xticks(ends_of, [_date(end) for end in ends_of])
         elif not levels:
             pictures.round_ticks(axes)
-        axes.set_xlabel(column.name, color=pictures.MUTED, parse_math=False)
-        pictures.plain_axes(axes)
+        pictures.plain_axes(axes, column.name)
         ends = ", ".join(
             f"{name} from {value_words(heights[0, at])} to {value_words(heights[-1, at])}"
             for at, name in lines.items()
