@@ -40,12 +40,23 @@ def choice_facts(model: models.RidgeModel, seed: int | None = None) -> Facts:
     """Return in words the features, the kernel and alpha of a model, and how they were chosen."""
     feature_map = model.feature_map
     features = {"kind": feature_map.kind, **feature_map.record()[0], **maps.spec_record(feature_map)}
+    return _chosen_facts(features, feature_map.n_components, model.plain_alpha, model.card, seed)
+
+
+def _chosen_facts(
+    features: Mapping[str, Any],
+    n_components: int,
+    alpha: float | Sequence[float],
+    card: Mapping[str, Any],
+    seed: int | None = None,
+) -> Facts:
+    """Return what every face says of a fitted model: what was chosen, how, and the errors that it has."""
     return {
-        "features": words.features_words(features, feature_map.n_components, seed),
+        "features": words.features_words(features, n_components, seed),
         "kernel": words.kernel_of_features(features),
-        "alpha": alpha_words(model.plain_alpha, model.card),
-        **estimate_facts(model.card),
-        **classifier_facts(model.card.get("classifier")),
+        "alpha": alpha_words(alpha, card),
+        **estimate_facts(card),
+        **classifier_facts(card.get("classifier")),
     }
 
 
@@ -329,13 +340,9 @@ def stored_facts(record: records.Record, products: Mapping[str, Any] | None) -> 
         "half-life": card.get("fading", {}).get("half_life"),
         "columns": words.listed(card.get("feature_names")),
         "targets": words.listed(card.get("target_names")),
-        "features": words.features_words(features, dimension),
-        "kernel": words.kernel_of_features(features),
+        **_chosen_facts(features, dimension, metadata["alpha"], card),
         "products": products
         and f"by {products['by']} here, {products['gflops_per_thread']:.0f}e9 a second on one thread",
-        "alpha": alpha_words(metadata["alpha"], card),
-        **estimate_facts(card),
-        **classifier_facts(classifier),
         "solver": f"{card['solver']['status'].replace('_', ' ')}; the sums for updates are {kept}",
         "made": f"{card['created']} with {packages}",
         # A model merged from several datasets has none.
