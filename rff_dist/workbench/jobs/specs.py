@@ -11,6 +11,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.workbench.jobs import places, training
+from rff_dist.workbench.tables import encoding
 
 if TYPE_CHECKING:
     from rff_dist.workbench.jobs import fits
@@ -292,7 +293,7 @@ class Ingest:
     id: str | None = fields.option(
         "Column of ids of the rows, integers or text, which are written next to predictions.", None
     )
-    encoding_of: places.TableEncoding
+    tables: places.TableOptions
     holdout: fields.Share | None = fields.option(
         "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr next to "
         "data.zarr. Rows of one group stay together.",
@@ -398,10 +399,17 @@ class Split:
 
 
 @fields.group
-class AutoEncoding(places.TableEncoding):
-    """How tables are read and become numbers; by default medians replace missing values."""
+class AutoEncoding(encoding.Encoding):
+    """How columns become numbers; by default medians replace missing values."""
 
-    impute: places.Impute = fields.like(places.TableEncoding, "impute", "median")
+    impute: encoding.Impute = fields.like(encoding.Encoding, "impute", "median")
+
+
+@fields.group
+class AutoTables(places.TableOptions):
+    """How tables are read and become numbers, by default with medians for missing values."""
+
+    encoding: AutoEncoding
 
 
 @fields.group
@@ -429,7 +437,7 @@ class Auto:
     weight: str | None = fields.option("Column of sample weights.", None)
     id: str | None = fields.option("Column of ids of the rows.", None)
     drop: fields.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
-    encoding_of: AutoEncoding
+    tables: AutoTables
     n_components: Literal["auto"] | fields.Count = fields.option(
         "Number of features, D. auto: by the number of rows and the memory.",
         "auto",
