@@ -69,14 +69,10 @@ def run_in_log() -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def show_messages(*, debug: bool) -> Iterator[None]:
     """Show warnings and the package's log on standard error, one line each."""
-
-    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-        say("warning", str(message), "yellow")
-
     level = logging.DEBUG if debug else logging.WARNING
     log = logs.json_lines(debug=debug) if settings.logs_json() else logs.log_to(_LineHandler(), level)
     with warnings.catch_warnings(), log:
-        warnings.showwarning = show_warning
+        warnings.showwarning = lambda message, *_, **__: say("warning", str(message), "yellow")
         # Zarr leaves coroutines behind where a store fails, of which our error tells.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         yield

@@ -56,7 +56,11 @@ def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | N
     Raises RFFDistError as `workbench.tables.ingest`, `ingest_parts` and `ingest_more`; what was there is
       unchanged.
     """
-    source = job.sources if job.sql is None else _read_query(job.sql, job.connection)
+    source: ingest_module.Sources = job.sources
+    if job.sql is not None:
+        url = job.connection or os.environ.get(queries.CONNECTION_VARIABLE)
+        connection = None if url is None else queries.read_secret(url, "`connection`")
+        source = queries.Query(queries.read_secret(job.sql, "`sql`"), connection)
     roles, preparing = roles_of(job), preparing_of(job.tables)
     versioned = not job.plain and can_keep_versions(job.data)
     how = writing.Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
@@ -71,14 +75,6 @@ def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | N
 def can_keep_versions(url: str) -> bool:
     """Say whether a dataset at a URL can keep versions: a store in memory cannot."""
     return not url.startswith("memory://")
-
-
-def _read_query(sql: str, connection: str | None) -> queries.Query:
-    connection = connection or os.environ.get(queries.CONNECTION_VARIABLE)
-    return queries.Query(
-        queries.read_secret(sql, "`sql`"),
-        None if connection is None else queries.read_secret(connection, "`connection`"),
-    )
 
 
 def roles_of(job: specs.Ingest) -> Roles:

@@ -173,6 +173,8 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
         start = time.perf_counter()
         write = _write_file if is_file else _write_group
         written = do("score", write, job, model, dataset, job.output, engine)
+        residuals = getattr(model.model, "held_out", None)
+        by = "the normal distribution" if residuals is None else "cross-validated residuals"
         record = {
             "output": redact(job.output),
             "model": redact(job.model),
@@ -182,16 +184,11 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
             "data": redact(source.data),
             "fingerprint": dataset.fingerprint(),
             "data_version": dataset.version,
-            "interval": None if job.coverage is None else _describe_interval(job.coverage, model.model),
+            "interval": None if job.coverage is None else {"coverage": job.coverage, "by": by},
             **written,
             "seconds": round(time.perf_counter() - start, 3),
         }
         return Predicted(model, record)
-
-
-def _describe_interval(coverage: float, model: Any) -> Summary:
-    by = "the normal distribution" if model.held_out is None else "cross-validated residuals"
-    return {"coverage": coverage, "by": by}
 
 
 def _write_file(

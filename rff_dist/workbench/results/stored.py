@@ -27,7 +27,7 @@ def stored_document(path: str) -> Document:
         if any(Path(path, name).exists() for name in ("model.json", locations.POINTER_FILE)):
             raise  # it is a model, but cannot be read
     else:
-        return _describe_record(path, stored, _version_of(path))
+        return _describe_record(path, stored, versions.RegisteredModel(path).current())
     if "://" not in path and not Path(path).is_dir():
         datasets.open_dataset(path)  # raises an error that says what is there instead
     attributes, arrays = datasets.list_arrays(path)
@@ -121,12 +121,6 @@ def _arrays_table(record: Mapping[str, Any]) -> words.Table:
         cells.append((array["name"], shape, array["dtype"], chunks, codecs, checksum))
     header = ("array", "shape", "dtype", "chunks", "codecs", "checksum")
     return words.Table("arrays", header, cells or [("(none)",)], is_facts=True)
-
-
-def _version_of(path: str) -> versions.Version | None:
-    """Return the current version of a registered model; None if the path is not one."""
-    model = versions.RegisteredModel(path)
-    return None if model.pointer() is None else model.current()
 
 
 def _lineage_facts(version: versions.Version) -> words.Facts:
