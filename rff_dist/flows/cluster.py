@@ -33,8 +33,10 @@ from rff_dist.workbench.page import pictures
 from rff_dist.workbench.results import clusters
 
 
-class ClusterParameters(running.form(specs.Clustering, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
+class ClusterParameters(running.Form):
     """What to cluster, how, and where."""
+
+    specs = (specs.Clustering, Cluster, running.Limits)
 
 
 def _picture_of(job: specs.Clustering) -> Path | None:

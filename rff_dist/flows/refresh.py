@@ -34,8 +34,10 @@ _RESUME = (
 )
 
 
-class RefreshParameters(running.form(specs.Update, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
+class RefreshParameters(running.Form):
     """Which model to update with which rows, and how good it must stay."""
+
+    specs = (specs.Update, Cluster, running.Limits)
 
 
 @running.job_flow("refresh", RefreshParameters, resume=_RESUME)
@@ -52,7 +54,7 @@ def refresh(parameters: RefreshParameters) -> Summary:
     updated = update(job := parameters.to(specs.Update), runner)
     result = updated.record
     if result["decision"] == "published" and result["version"] is not None:
-        common.show_versions(parameters.model)
+        common.show_versions(job.model)
     if updated.challenger is not None:
         clock.begin("report")
         common.show_page("refresh-page", updated, job, clock, log)

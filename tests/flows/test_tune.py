@@ -48,7 +48,7 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> TuneParameters:
 
 def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     with lend_engine(SerialEngine(1)):
-        state = tune(**problem.model_dump(), return_state=True)
+        state = tune(**problem.values, return_state=True)
     result = state.result()
     assert len(json.dumps(result)) < 8_000
     names = [task.name for task in task_runs(state)]
@@ -71,4 +71,4 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     assert result["digest"][:16] in summary
     assert "200 rows" in summary
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
-        tune.fn(**problem.model_dump())
+        tune.fn(**problem.values)
