@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import json
 import logging
-import math
 import os
 import re
 import shlex
@@ -193,18 +192,15 @@ def _near_path(message: str, values: Iterable[Any]) -> str:
 
 
 def write_json(document: Mapping[str, Any]) -> None:
-    """Write a document to standard output."""
-    sys.stdout.write(json.dumps(_as_json(document), allow_nan=False, indent=2) + "\n")
+    """Write a document to standard output, with null for NaN and infinity, which JSON does not have."""
+    from pydantic_core import to_jsonable_python
+
+    values = to_jsonable_python(document, inf_nan_mode="null", fallback=_plain)
+    sys.stdout.write(json.dumps(values, allow_nan=False, indent=2) + "\n")
 
 
-def _as_json(value: Any) -> Any:
-    """Return JSON values: NumPy's as Python's, and null for NaN and infinity, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {str(key): _as_json(member) for key, member in value.items()}
+def _plain(value: Any) -> Any:
+    """Return NumPy's values as Python's, other mappings as dict, and all else as text."""
     if hasattr(value, "tolist"):
-        return _as_json(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_as_json(member) for member in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float) else str(value)
+        return value.tolist()
+    return dict(value) if isinstance(value, Mapping) else str(value)
