@@ -55,13 +55,17 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     fitted = ["measure", "choose", "draw", "broadcast", "accumulate", *["solve"] * 4]
     assert names == ["inspect", *fitted, "keep", "evaluate", "publish", "compare"]
 
-    published = read_model(problem.model)
+    published = read_model(problem.values["model"])
     assert published.digest() == result["digest"]
     assert published.card["candidates"] == result["candidates"]
     assert (published.card["folds"]["kind"], published.card["folds"]["n_folds"]) == ("GroupFolds", 3)
-    errors = prediction.evaluate(open_dataset(problem.test), published, engine=SerialEngine(1))
+    errors = prediction.evaluate(open_dataset(problem.values["test"]), published, engine=SerialEngine(1))
     np.testing.assert_allclose(result["metrics"]["mse"], errors.mean_squared_error, rtol=1e-12)
-    assert {path.name for path in Path(problem.model).parent.iterdir()} == {"data.zarr", "model", "test.zarr"}
+    assert {path.name for path in Path(problem.values["model"]).parent.iterdir()} == {
+        "data.zarr",
+        "model",
+        "test.zarr",
+    }
 
     summary = Artifact.get("rff-tune-summary-model").data
     rows = rows_of(summary, "candidates, by cross-validation")
