@@ -149,7 +149,7 @@ def _open(model: str) -> versions.RegisteredModel:
 def _refusal_words(refusal: new_rows.Refusal) -> str:
     rows = words.ranges_words([(refusal.start, refusal.stop)])
     rows = f"{words.plural(refusal.n_changed, 'changed row')} among {rows}" if refusal.is_change else rows
-    return f"{rows}, since {refusal.refused[:16].replace('T', ' ')}: {refusal.reason}"
+    return f"{rows}, since {words.time_words(refusal.refused)}: {refusal.reason}"
 
 
 def _changed(model: str, version: versions.Version, pointer: documents.Pointer | None) -> Document:
@@ -171,10 +171,9 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     """Return the columns `_COLUMNS` of a row of `version_rows`."""
     size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {words.version_cell(row['n_components'])}"
     made_of = f"{size}, {row['kernel'] or 'features'}"
-    created = row["created"][:16].replace("T", " ")
     return [
         str(row["version"]),
-        created,
+        words.time_words(row["created"]),
         words.version_cell(row["n_samples"]),
         made_of,
         words.version_cell(row["digest"]),

@@ -26,7 +26,7 @@ from rff_dist.workbench.results import clusters as results
 from rff_dist.workbench.results import document, html, updates
 from rff_dist.workbench.results import models as results_models
 from rff_dist.workbench.results import rows as rows_words
-from rff_dist.workbench.results.words import value_words
+from rff_dist.workbench.results.words import time_words, value_words
 
 type Result = train.Training | refresh.Updated | cluster.Clustered
 
@@ -174,7 +174,7 @@ def model_page(
         f"{model.card['n_samples']:,} training rows",
         *([] if comparison is None else [comparison.rows_words]),
         f"model {model.digest()[:8]}",
-        *([str(model.card["created"])[:16].replace("T", " ")] if model.card.get("created") else []),
+        *([time_words(model.card["created"])] if model.card.get("created") else []),
     ]
     page = document.Document(f"Report: {redact(place)}", lead=lead, chips=chips)
     if update is not None:

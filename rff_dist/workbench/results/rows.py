@@ -21,7 +21,7 @@ def appended_document(record: Summary) -> Document:
     named, n_ingested = record["ingested"][:8], record["n_ingested"]
     more = f" … ({n_ingested:,})" if n_ingested > len(named) else ""
     facts = {
-        "rows": f"{record['n_before']:,} before, {record['n_after']:,} after",
+        "rows": words.change_words(record["n_before"], record["n_after"]),
         "from": ", ".join(named) + more or None,
         "skipped": skipped if record["n_skipped"] else None,
         "dropped": words.dropped_words(record["dropped_rows"]),
@@ -70,7 +70,7 @@ def forgotten_document(found: Summary, job: specs.Forget) -> Document:
     """Return which rows were forgotten, and what still holds them: the record of `workbench.jobs.forget`."""
     updates = found["updates"]
     facts = {
-        "rows": f"{found['n_before']:,} before, {found['n_after']:,} after",
+        "rows": words.change_words(found["n_before"], found["n_after"]),
         **{update["model"]: f"{update['decision']}, {update['n_samples']:,} rows" for update in updates},
         "expired": words.plural(len(found["expired"]), "version"),
     }

@@ -70,6 +70,20 @@ def seconds_words(seconds: float) -> str:
     return f"{seconds:.2f}" if seconds < 1 else f"{seconds:.1f}"
 
 
+def time_words(when: str) -> str:
+    """Return a time in ISO 8601 to the minute.
+
+    >>> time_words("2026-11-22T02:00:17+00:00")
+    '2026-11-22 02:00'
+    """
+    return when[:16].replace("T", " ")
+
+
+def change_words(n_before: int, n_after: int) -> str:
+    """Return how many rows there were before a change, and after it."""
+    return f"{n_before:,} before, {n_after:,} after"
+
+
 def ranges_words(ranges: Sequence[Sequence[int]]) -> str:
     """Return ranges of rows, given as start and stop, in words."""
     return ", ".join(f"rows {start:,} to {stop - 1:,}" for start, stop in ranges)
