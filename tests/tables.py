@@ -1,9 +1,9 @@
 """Tables to datasets, with the options of all objects side by side."""
 
-from rff_dist.recipes.tables import Reading
+from rff_dist.recipes.reading import Reading
 from rff_dist.storage.writing import Writing
 from rff_dist.workbench.tables import ingest as module
-from rff_dist.workbench.tables.learn import Encoding
+from rff_dist.workbench.tables.encoding import Encoding
 from rff_dist.workbench.tables.roles import Roles
 from rff_dist.workbench.tables.rows import Holdout
 

@@ -108,17 +108,16 @@ def predict(
     fields: list[tuple[Any, ...]] = [("labels", plain.dtype)]
     if probabilities:
         fields.append(("probabilities", np.float64, (len(classes),)))
-    dtype = np.dtype(fields)
+    dtype, names = np.dtype(fields), [str(label) for label in classes.tolist()]
     output = predicting.write_output(
         dataset,
         partial(_predict_block, classes=plain, calibration=calibration, dtype=dtype),
         model.linear,
+        predicting.layout_of(dataset, dtype=dtype, column_names=names if probabilities else None),
         url,
         engine=engine,
         label="predict",
         attributes={"model_digest": model.digest()},
-        dtype=dtype,
-        column_names=[str(label) for label in classes.tolist()] if probabilities else None,
         overwrite=overwrite,
     )
     return output.n_samples

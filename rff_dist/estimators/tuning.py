@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -117,6 +117,28 @@ def tune_length_scales(
     )
 
 
+class RidgeParameters(TypedDict, total=False):
+    """Parameters of `RFFRidge` that all candidates of `tune_kernels` share."""
+
+    n_components: Any
+    alpha: Any
+    features: str | nystrom.Nystrom
+    design: str | designs.Design
+    precision: str
+    standardize: bool | str
+    fit_intercept: bool
+    random_state: Any
+    sample_weight_kind: str
+    engine: protocol.Engine | None
+    verbose: int
+
+
+#: Those that differ from the defaults of `RFFRidge`.
+_SHARED = RidgeParameters(
+    n_components=choices.DEFAULT_COMPONENTS, alpha="cv", features="fourier", precision="standard"
+)
+
+
 def tune_kernels(
     X: Any,
     y: Any = None,
@@ -126,17 +148,7 @@ def tune_kernels(
     kernels: Sequence[str | base.Kernel] = DEFAULT_KERNELS,
     length_scales: Sequence[Any] | None = None,
     cv: Any = 5,
-    design: str | designs.Design = "auto",
-    n_components: Any = choices.DEFAULT_COMPONENTS,
-    alpha: Any = "cv",
-    features: str | nystrom.Nystrom = "fourier",
-    precision: str = "standard",
-    standardize: bool | str = "auto",
-    fit_intercept: bool = True,
-    random_state: Any = None,
-    sample_weight_kind: str = "precision",
-    engine: protocol.Engine | None = None,
-    verbose: int = 0,
+    **shared: Unpack[RidgeParameters],
 ) -> tuple[ridge.RFFRidge, fit.Trained]:
     """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
 
@@ -202,21 +214,14 @@ def tune_kernels(
     >>> model.score(X, y) > 0.9
     True
     """
+    if unknown := shared.keys() - RidgeParameters.__annotations__.keys():
+        raise TypeError(f"tune_kernels() got an unexpected keyword argument {min(unknown)!r}")
     candidates = make_candidates(kernels, length_scales)
     inputs.check_cv(cv)
-    estimator = ridge.RFFRidge(
-        n_components=n_components,
-        alpha=alpha,
-        features=features,
-        design=design,
-        precision=precision,
-        standardize=standardize,
-        fit_intercept=fit_intercept,
-        random_state=draw.seed_from_random_state(random_state),  # for all candidates, and clones of the model
-        sample_weight_kind=sample_weight_kind,
-        engine=engine,
-        verbose=verbose,
-    )
+    shared = {**_SHARED, **shared}
+    # one seed for all candidates, and clones of the model
+    shared["random_state"] = draw.seed_from_random_state(shared.get("random_state"))
+    estimator = ridge.RFFRidge(**shared)
     options = estimator._options()
     dataset = inputs.as_dataset(estimator, X, y, sample_weight, reset=True)
     folds, dataset = inputs.as_folds(cv, dataset, y, groups)
@@ -227,7 +232,7 @@ def tune_kernels(
     assert kernel is not None  # the map was drawn just now
     # a list of alphas would mean candidates, so those of several targets are chosen again by the same folds
     own_alphas = isinstance(search.best["alpha"], list)
-    chosen = {"alpha": alpha, "cv": cv} if own_alphas else {"alpha": search.best["alpha"]}
+    chosen = {"alpha": shared["alpha"], "cv": cv} if own_alphas else {"alpha": search.best["alpha"]}
     estimator.set_params(kernel=kernel, n_components=search.best["n_components"], **chosen)
     estimator._keep(search.model)
     return estimator, search

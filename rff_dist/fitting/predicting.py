@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -86,19 +86,21 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
 WORTH_KEEPING_S = 5.0
 
 
+def layout_of(dataset: Dataset, **arrays: Any) -> outputs.Layout:
+    """Return a layout of arrays with a chunk for each block of rows: no two tasks write to one chunk."""
+    return outputs.Layout(dataset.n_samples, inspection.blocks_of(dataset)[0].n_samples, **arrays)
+
+
 def write_output[S](
     dataset: Dataset,
     compute: Callable[[Rows, S], NDArray[Any]],
     state: S,
+    layout: outputs.Layout,
     url: str | os.PathLike[str],
     *,
     engine: Engine,
     label: str,
     attributes: Mapping[str, Any] | None,
-    n_columns: int | None = None,
-    dtype: np.dtype[Any] | type = np.float64,
-    array: str | Sequence[str] = "predictions",
-    column_names: Sequence[str] | None = None,
     overwrite: bool = False,
 ) -> outputs.Output:
     """Apply a function to each block's rows, and write the results to a new output.
@@ -107,13 +109,11 @@ def write_output[S](
     output, unless the engine has a ledger: the rows that were written are then kept for a job that does the
     same.
 
+    `layout`: by `layout_of`.
     `attributes`: with these the output is finished and appears at `url`. With None the caller finishes or
       discards it.
-    `n_columns`, `dtype`, `array`, `column_names`: see `Layout`.
     """
     blocks = inspection.blocks_of(dataset)
-    # no two tasks write to one chunk
-    layout = outputs.Layout(dataset.n_samples, blocks[0].n_samples, n_columns, dtype, array, column_names)
     inputs = [] if dataset.url is None else [dataset.url]
     task, place = BlockTask(dataset, compute), None
     if engine.ledger is not None and (name := resuming.name_pass(task, blocks, (state, layout))) is not None:

@@ -15,7 +15,6 @@ Run it in a process of its own::
 or serve it as a deployment, whose parameters are validated before a run starts.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,14 @@ from rff_dist.storage import locations
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import cluster as clustering
 from rff_dist.workbench.jobs import specs
-from rff_dist.workbench.page import pages, pictures
+from rff_dist.workbench.page import pictures
 from rff_dist.workbench.results import clusters
 
 
-class ClusterParameters(running.form(specs.Clustering, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
+class ClusterParameters(running.Form):
     """What to cluster, how, and where."""
+
+    specs = (specs.Clustering, Cluster, running.Limits)
 
 
 def _picture_of(job: specs.Clustering) -> Path | None:
@@ -77,8 +78,7 @@ def cluster(parameters: ClusterParameters) -> Summary:
     if (picture := _picture_of(job)) is not None:
         title, seed = Path(job.output).name, job.space.seed
         pictures.save_clustering(picture, clustered.dataset, clustered.clusters, seed=seed, title=title)
-    page = partial(pages.clusters_page, clustered, job, times=clock.times)
-    common.show_page("cluster-page", page, log)
+    common.show_page("cluster-page", clustered, job, clock, log)
     plot = None if picture is None else str(picture)
     found = clusters.clustering_document(clustered, job, {"plot": plot, **common.run_of(clock)})
     common.show("cluster-summary", found, log)

@@ -1,6 +1,5 @@
 """What flows share: the body of the flows that train a model, and the artifacts that flows make."""
 
-from collections.abc import Callable
 from typing import Any
 
 from prefect import get_run_logger
@@ -17,7 +16,6 @@ from rff_dist.workbench.jobs import train as training
 from rff_dist.workbench.page import pages
 from rff_dist.workbench.results import markdown, models, words
 from rff_dist.workbench.results.document import Document
-from rff_dist.workbench.results.rows import version_cell
 
 _SHOWN_VERSIONS = 20
 
@@ -34,18 +32,7 @@ def train_model(parameters: running.Form, spec: type[specs.Train], *, name: str)
     trained = training.train(job, running.runner_of(parameters, log, clock=clock))
     place = job.destination.model
     clock.begin("report")
-    show_page(
-        f"{name}-page",
-        lambda: pages.model_page(
-            trained.data,
-            trained.model,
-            place=place,
-            times=clock.times,
-            comparison=trained.comparison,
-            metrics=trained.metrics,
-        ),
-        log,
-    )
+    show_page(f"{name}-page", trained, job, clock, log)
     if job.destination.register:
         show_versions(place)
     show(f"{name}-summary", models.training_document(trained, job, run_of(clock)), log)
@@ -80,13 +67,10 @@ def show_text(what: str, found: Document) -> None:
     create_markdown_artifact(text, key=running.key(what), description=about)
 
 
-def show_page(what: str, make: Callable[[], Document], log: Any) -> None:
-    """Make an artifact from a page with its pictures, or log why it cannot be made.
-
-    `make`: returns the page.
-    """
+def show_page(what: str, result: pages.Result, job: Any, clock: Clock, log: Any) -> None:
+    """Make an artifact of the page about what a job made, with its pictures, or log why there is none."""
     try:
-        page = make()
+        page = pages.page_of(result, job, times=clock.times)
     except RFFDistError as error:  # the model is published all the same
         log.warning("there is no page about it: %s", error)
         return
@@ -97,6 +81,6 @@ def show_versions(model: str) -> None:
     """Make a table of the lineage of a registered model's newest versions."""
     rows = steps.version_rows(versions.RegisteredModel(model), last=_SHOWN_VERSIONS)
     header = [name.replace("_", " ") for name in rows[0]]
-    cells = [[version_cell(value) for value in row.values()] for row in rows]
+    cells = [[words.version_cell(value) for value in row.values()] for row in rows]
     table = words.Table("", header, cells, is_facts=True)
     show_text("model-versions", Document(f"The newest versions of {redact(model)}", [table]))

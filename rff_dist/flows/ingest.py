@@ -68,12 +68,12 @@ class Connection:
         return os.environ[variable]
 
 
-# It only appends, and takes the database's URL from a block or a variable.
-_DECIDED = ("append", "connection", "holdout", "holdout_by", "message", "overwrite")
-
-
-class IngestParameters(running.form(Connection, specs.Ingest, without=_DECIDED)):  # type: ignore[misc]  # made of the specs
+class IngestParameters(running.Form):
     """Which rows to append to which dataset."""
+
+    specs = (Connection, specs.Ingest)
+    # It only appends, and takes the database's URL from a block or a variable.
+    without = ("append", "connection", "holdout", "holdout_by", "message", "overwrite")
 
 
 def _read_secret(block: str) -> str:

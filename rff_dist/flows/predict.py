@@ -20,8 +20,10 @@ from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results.rows import predicted_document
 
 
-class PredictParameters(running.form(specs.Predict, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
+class PredictParameters(running.Form):
     """Which rows to score with which model."""
+
+    specs = (specs.Predict, Cluster, running.Limits)
 
 
 @running.job_flow(

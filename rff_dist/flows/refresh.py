@@ -24,9 +24,8 @@ from rff_dist.engines.cluster import Cluster
 from rff_dist.flows import common, outcomes, running
 from rff_dist.living import new_rows
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fits, specs
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.refresh import update
-from rff_dist.workbench.page import pages
 from rff_dist.workbench.results import updates
 
 _RESUME = (
@@ -35,8 +34,10 @@ _RESUME = (
 )
 
 
-class RefreshParameters(running.form(specs.Update, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
+class RefreshParameters(running.Form):
     """Which model to update with which rows, and how good it must stay."""
+
+    specs = (specs.Update, Cluster, running.Limits)
 
 
 @running.job_flow("refresh", RefreshParameters, resume=_RESUME)
@@ -50,18 +51,13 @@ def refresh(parameters: RefreshParameters) -> Summary:
     """
     log, clock = get_run_logger(), Clock()
     runner = running.runner_of(parameters, log, {"find": _log_rows}, clock=clock)
-    updated = update(parameters.to(specs.Update), runner)
-    result, model = updated.record, updated.challenger
+    updated = update(job := parameters.to(specs.Update), runner)
+    result = updated.record
     if result["decision"] == "published" and result["version"] is not None:
-        common.show_versions(parameters.model)
-    if model is not None:
-        data = fits.JobData(updated.dataset)
+        common.show_versions(job.model)
+    if updated.challenger is not None:
         clock.begin("report")
-        common.show_page(
-            "refresh-page",
-            lambda: pages.model_page(data, model, place=parameters.model, times=clock.times, update=result),
-            log,
-        )
+        common.show_page("refresh-page", updated, job, clock, log)
     report = updates.update_document(updated, common.run_of(clock))
     common.show("refresh-report", report, log)
     outcomes.say(f"{report.title}: {result['reason']}")

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, cast
 from uuid import UUID
 
 from annotated_types import Gt
@@ -31,8 +31,6 @@ from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.logging.loggers import flow_run_logger
 from prefect.runtime import flow_run as this_run
 from prefect.utilities.timeout import timeout
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
-from pydantic.fields import FieldInfo
 
 from rff_dist import errors
 from rff_dist.engines import connecting, dask, logs, progress, protocol
@@ -66,65 +64,46 @@ class Limits:
     )
 
 
-class Form(BaseModel):
-    """Prefect's form of a job: its options by name, checked before a run starts."""
-
-    # Prefect keeps parameters as JSON and reads them again; aliases must survive that.
-    model_config = ConfigDict(frozen=True, serialize_by_alias=True, validate_by_name=True)
-    specs: ClassVar[tuple[type, ...]] = ()
-    options: ClassVar[dict[str, Option]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_options(cls, values: dict[str, Any]) -> dict[str, Any]:
-        check_names(values, cls.options, what="parameter")
-        checked = {name: cls.options[name].check(value) for name, value in values.items()}
-        for name in _PLACES & checked.keys():
-            for url in checked[name] if isinstance(checked[name], list) else [checked[name]]:
-                if url is not None:
-                    check_location(url)
-        return checked
-
-    @model_validator(mode="after")
-    def _check_specs(self) -> Self:
-        for spec in self.specs:
-            self.to(spec)
-        return self
-
-    def to[T](self, spec: type[T], **more: Any) -> T:
-        """Return one of the form's specs; `more` gives the options that the form does not ask for."""
-        names = {option.name for option in options_of(spec)}
-        return build(spec, {name: value for name, value in self.model_dump().items() if name in names} | more)
-
-
 #: Names of options that are paths or URLs.
 _PLACES = {"data", "model", "output", "performance_report", "sources", "test"}
 #: Options that a form asks for first. The other options of the job follow; those of where it runs are last.
 _FIRST = ("data", "model", "output", "n_components", "n_clusters")
 
 
-def form(*specs: type, without: Sequence[str] = ()) -> type[Form]:
-    """Return a form that asks for the options of specs, `without` some that the flow decides."""
-    options = [one for spec in specs for one in options_of(spec) if one.name not in without]
-    options.sort(key=lambda one: _FIRST.index(one.name) if one.name in _FIRST else len(_FIRST))
-    fields: dict[str, Any] = {}
-    for one in options:
-        # Every pydantic class has a method `register`, which a field of that name would hide.
-        name, alias = ("registered", "register") if one.name == "register" else (one.name, None)
-        default = ... if one.required else one.default
-        fields[name] = (one.type, Field(default, alias=alias, description=one.declared.help))
-    model = create_model("Form", __base__=Form, **fields)
-    model.specs, model.options = specs, {one.name: one for one in options}
-    return model
+class Form:
+    """Prefect's form of a job: options of its `specs` by name, checked before a run starts.
 
+    `without`: names of options that the flow decides.
+    `values`: those that were given.
+    Raises InvalidParameterError if there is no option of a name, or a value does not fit.
+    """
 
-def check_location(url: str) -> str:
-    """Return a path or URL; raises ValueError, as pydantic expects, if it is neither."""
-    try:
-        locations.parse_location(url)
-    except errors.StorageError as error:
-        raise ValueError(str(error)) from error
-    return url
+    specs: ClassVar[tuple[type, ...]]
+    without: ClassVar[Sequence[str]] = ()
+    options: ClassVar[dict[str, Option]]
+
+    def __init_subclass__(cls) -> None:
+        asked = [one for spec in cls.specs for one in options_of(spec) if one.name not in cls.without]
+        asked.sort(key=lambda one: _FIRST.index(one.name) if one.name in _FIRST else len(_FIRST))
+        cls.options = {one.name: one for one in asked}
+
+    def __init__(self, **values: Any) -> None:
+        check_names(values, self.options, what="parameter")
+        self.values = {name: self.options[name].check(value) for name, value in values.items()}
+        try:
+            for name in _PLACES & values.keys():
+                for url in values[name] if isinstance(values[name], list) else [values[name]]:
+                    if url is not None:
+                        locations.parse_location(url)
+        except errors.StorageError as error:
+            raise errors.InvalidParameterError(str(error)) from error
+        for spec in self.specs:
+            self.to(spec)
+
+    def to[T](self, spec: type[T], **more: Any) -> T:
+        """Return one of the form's specs; `more` gives the options that the form does not ask for."""
+        names = {option.name for option in options_of(spec)}
+        return build(spec, {name: value for name, value in self.values.items() if name in names} | more)
 
 
 def key(what: str, parameters: Mapping[str, Any] | None = None) -> str:
@@ -201,11 +180,18 @@ def job_flow[F: Form, R](
             # Prefect takes a state for the run's last one, and gives its data to whoever called the flow.
             return cast("R", outcomes.end(cast("Any", result), values, publishes=publishes))
 
-        options = {field.alias or name: field for name, field in asked.model_fields.items()}
-        keywords = [_keyword(name, field) for name, field in options.items()]
+        keywords = [
+            inspect.Parameter(
+                one.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if one.required else one.default,
+                annotation=one.type,
+            )
+            for one in asked.options.values()
+        ]
         cast("Any", run).__signature__ = inspect.Signature(keywords)
         # Prefect describes the fields of its pages by these lines.
-        lines = [f"    {name}: {field.description}" for name, field in options.items()]
+        lines = [f"    {name}: {one.declared.help}" for name, one in asked.options.items()]
         run.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Args:", *lines])
         return Flow(
             run,
@@ -225,19 +211,10 @@ def job_flow[F: Form, R](
 
 def _checked[F: Form](asked: type[F], values: dict[str, Any]) -> F:
     try:
-        return asked.model_validate(values)
-    except ValidationError as error:
-        wrong = "; ".join(fault["msg"].removeprefix("Value error, ") for fault in error.errors())
-        raise errors.InvalidParameterError(f"the flow's parameters do not fit: {redact(wrong)}") from None
-
-
-def _keyword(name: str, option: FieldInfo) -> inspect.Parameter:
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if option.is_required() else option.default,
-        annotation=Annotated[option.annotation, *option.metadata] if option.metadata else option.annotation,
-    )
+        return asked(**values)
+    except errors.InvalidParameterError as error:
+        message = f"the flow's parameters do not fit: {redact(str(error))}"
+        raise errors.InvalidParameterError(message) from None
 
 
 def step[**P, R](run_name: str, *, retried: bool = False) -> Callable[[Callable[P, R]], Task[P, R]]:

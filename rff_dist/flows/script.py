@@ -19,10 +19,10 @@ def run_script(flow: Flow[..., Any], form: type[running.Form]) -> None:
         words = dict(map(_parse, sys.argv[1:]))
         fields.check_names(words, form.options, what="parameter")
         parameters = form(**{name: form.options[name].read(text) for name, text in words.items()})
-    except ValueError as error:  # pydantic's are too
+    except InvalidParameterError as error:
         sys.stderr.write(f"{error}\nGive NAME=VALUE, where NAME is one of {', '.join(form.options)}.\n")
         sys.exit(2)
-    flow(**parameters.model_dump())
+    flow(**parameters.values)
 
 
 def _parse(word: str) -> tuple[str, str]:

@@ -20,8 +20,10 @@ from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import specs
 
 
-class TrainParameters(running.form(specs.Train, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
+class TrainParameters(running.Form):
     """What to train, on which rows, and where."""
+
+    specs = (specs.Train, Cluster, running.Limits)
 
 
 @running.job_flow("train", TrainParameters, publishes=True)

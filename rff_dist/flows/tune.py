@@ -19,8 +19,10 @@ from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import specs
 
 
-class TuneParameters(running.form(specs.Tune, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
+class TuneParameters(running.Form):
     """What to compare, on which rows, and where."""
+
+    specs = (specs.Tune, Cluster, running.Limits)
 
 
 @running.job_flow("tune", TuneParameters, publishes=True)

@@ -138,11 +138,11 @@ def stage_labels(
         dataset,
         partial(_labelled_rows, dtype=dtype),
         clusters.state,
+        predicting.layout_of(dataset, dtype=dtype),
         url,
         engine=engine,
         label="label",
         attributes=None,
-        dtype=dtype,
         overwrite=overwrite,
     )
     attributes = {"feature_map_digest": clusters.feature_map.digest(), "n_clusters": clusters.n_clusters}

@@ -202,17 +202,16 @@ def project(
             f"X has {dataset.n_features} features, but the components were computed from {expected}; give "
             "the same columns"
         )
+    rows, n_columns = dataset.without_targets(), projection.n_components
     output = predicting.write_output(
-        dataset.without_targets(),
+        rows,
         components.project_rows,
         projection,
+        predicting.layout_of(rows, n_columns=n_columns, array="X", column_names=column_names),
         url,
         engine=engine,
         label="project",
         attributes={"projection_digest": projection.digest()},
-        n_columns=projection.n_components,
-        array="X",
-        column_names=column_names,
         overwrite=overwrite,
     )
     return output.n_samples

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rff_dist.errors import DataError
-from rff_dist.recipes.tables import MISSING_TEXTS, Reading, Table, kind_of, listed, to_numbers, to_text
+from rff_dist.recipes.reading import Reading
+from rff_dist.recipes.tables import MISSING_TEXTS, Table, kind_of, listed, to_numbers, to_text
 from rff_dist.typing import FloatArray
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def find_notations(
         looked_at |= set(texts)
         notations |= _find(table, texts, numbers, reading)
     return {
-        name: replace(notation, missing=[*notation.missing, *reading.missing])
+        name: replace(notation, missing=[*notation.missing, *(reading.missing or [])])
         for name, notation in notations.items()
     }
 

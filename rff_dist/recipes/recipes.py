@@ -18,8 +18,8 @@ import numpy as np
 
 from rff_dist.errors import DataError, VersionError
 from rff_dist.recipes.notations import Notation, with_notations
+from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import (
-    Reading,
     Table,
     cast_columns,
     kind_of,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.errors import DataError, StorageError
 from rff_dist.storage import arrays, locations
 
 if TYPE_CHECKING:
@@ -28,39 +27,6 @@ MISSING_TEXTS = [
 
 #: Arrays of the same rows: X, y, weights, groups and ids.
 type RowArrays = tuple[np.ndarray | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How CSV files are written; values of None are found out from each file.
-
-    `header`: whether the first line names the columns; otherwise they are called "0", "1", …
-    `delimiter`: one character.
-    `encoding`: an encoding by its name in Python, such as "cp1252".
-    `missing`: texts that count as missing in addition to `MISSING_TEXTS`.
-    `date_order`: {"dmy", "mdy"}. Of dates such as 03/04/2024, where both would do.
-    Raises InvalidParameterError if the delimiter or the encoding is not valid.
-    """
-
-    header: bool | None = None
-    delimiter: str | None = None
-    encoding: str | None = None
-    missing: Sequence[str] = ()
-    date_order: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
-            raise InvalidParameterError(
-                f"`delimiter` is {self.delimiter!r}; expected one character, such as ';'"
-            )
-        if self.encoding is not None:
-            try:
-                codecs.lookup(self.encoding)
-            except LookupError:
-                raise InvalidParameterError(
-                    f"`encoding` is {self.encoding!r}, which is not known; expected one such as 'utf-8', "
-                    "'latin-1' or 'cp1251'"
-                ) from None
 
 
 @dataclass(frozen=True, slots=True)

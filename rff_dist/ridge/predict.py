@@ -80,17 +80,18 @@ def predict(
       `predict_with_std_in_memory`; InvalidParameterError if `coverage` is not in (0, 1).
     """
     state = _predicting(dataset, model, std=std, coverage=coverage, engine=engine)
+    n_columns = None if model.one_dimensional else model.n_targets
+    array = state.arrays if len(state.arrays) > 1 else state.arrays[0]
+    layout = predicting.layout_of(dataset, n_columns=n_columns, array=array, column_names=column_names)
     output = predicting.write_output(
         dataset,
         _predict_arrays,
         state,
+        layout,
         url,
         engine=engine,
         label="predict",
         attributes={"model_digest": model.digest()},
-        n_columns=None if model.one_dimensional else model.n_targets,
-        array=state.arrays if len(state.arrays) > 1 else state.arrays[0],
-        column_names=column_names,
         overwrite=overwrite,
     )
     return output.n_samples

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import RichProgress
@@ -26,6 +25,8 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.storage import datasets, writing
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.page import pictures
+from rff_dist.workbench.results import terminal
+from rff_dist.workbench.results.document import Document
 
 #: Candidates for the length scale, in units of the picture's width: 0.01 is 6.4 pixels.
 LENGTH_SCALES = (0.005, 0.0075, 0.01, 0.015, 0.02)
@@ -150,19 +151,15 @@ def _psnr(mean_squared_error: float | np.floating[Any]) -> float:
 
 
 def _show(figures: Mapping[str, Any], console: Console) -> None:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold")
     scales = f"the best of {len(LENGTH_SCALES)} by cross-validation"
-    lines = {
+    facts = {
         "rows": f"{figures['rows']:,} to learn from, {figures['test_rows']:,} to test on",
         "features": f"D = {figures['n_components']:,}",
         "length scale": f"{figures['length_scale']:g} of the width, {scales}",
         "alpha": ", ".join(f"{alpha:.2g}" for alpha in np.atleast_1d(figures["alpha"])),
-        "PSNR": f"[bold green]{figures['psnr']:.1f} dB[/] (linear model: {figures['psnr_linear']:.1f} dB)",
+        "PSNR": f"{figures['psnr']:.1f} dB (linear model: {figures['psnr_linear']:.1f} dB)",
         "seconds": f"{figures['seconds']:.0f} in all",
-        "files": f"[cyan]{figures['files'][0]}[/], next to the data and the model",
+        "files": f"{figures['files'][0]}, next to the data and the model",
     }
-    for name, value in lines.items():
-        table.add_row(name, value)
     console.print()
-    console.print(table, highlight=False, soft_wrap=True)
+    console.print(terminal.to_rich(Document("", [facts])))

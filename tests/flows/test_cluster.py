@@ -46,7 +46,7 @@ def parameters(tmp_path_factory: pytest.TempPathFactory) -> ClusterParameters:
 
 def test_flow_publishes_what_it_finds_with_a_row_for_each_pass(parameters):
     with lend_engine(SerialEngine(1)):
-        state = cluster(**parameters.model_dump(), return_state=True)
+        state = cluster(**parameters.values, return_state=True)
     result = state.result()
     assert len(json.dumps(result)) < 8_000
     n_passes = len(result["passes"])
@@ -67,23 +67,23 @@ def test_flow_publishes_what_it_finds_with_a_row_for_each_pass(parameters):
     inertias = [row["inertia"] for row in result["passes"]]
     assert inertias == sorted(inertias, reverse=True)
 
-    published = read_any(parameters.model)
+    published = read_any(parameters.values["model"])
     assert published.digest() == result["digest"]
     assert published.inertia == inertias[-1]
-    labels = np.asarray(open_column(parameters.output, "labels").take(np.arange(900)))
+    labels = np.asarray(open_column(parameters.values["output"], "labels").take(np.arange(900)))
     in_memory = kmeans_labels.label_in_memory(
-        open_dataset(parameters.data), published, engine=SerialEngine(1)
+        open_dataset(parameters.values["data"]), published, engine=SerialEngine(1)
     )
     np.testing.assert_array_equal(labels, in_memory)
-    distances = open_dataset(parameters.output, x="distances", y=None).take(np.arange(900))[0]
+    distances = open_dataset(parameters.values["output"], x="distances", y=None).take(np.arange(900))[0]
     np.testing.assert_array_equal(distances.argmin(axis=1), labels)
-    known = np.asarray(open_column(parameters.data, "groups").take(np.arange(900)))
+    known = np.asarray(open_column(parameters.values["data"], "groups").take(np.arange(900)))
     index = adjusted_rand_score(known, labels)
     assert result["agreement"]["adjusted_rand_index"] == pytest.approx(index, abs=1e-12)
     assert published.card["agreement"] == result["agreement"]
 
     assert imread(result["picture"]).shape[2] == 4
-    assert sorted(path.name for path in Path(parameters.model).parent.iterdir()) == [
+    assert sorted(path.name for path in Path(parameters.values["model"]).parent.iterdir()) == [
         "data.zarr",
         "labels.zarr",
         "labels.zarr.png",
@@ -99,7 +99,7 @@ def test_flow_publishes_what_it_finds_with_a_row_for_each_pass(parameters):
     assert result["digest"][:16] in summary
     assert result["picture"] in summary.replace("\\", "")
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
-        cluster.fn(**parameters.model_dump())
+        cluster.fn(**parameters.values)
 
 
 def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_table(parameters, tmp_path):
@@ -110,7 +110,7 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
         "labels": None,
     }
     with lend_engine(SerialEngine(1)):
-        state = cluster(**parameters.model_copy(update={**places, **options}).model_dump(), return_state=True)
+        state = cluster(**{**parameters.values, **places, **options}, return_state=True)
     result = state.result()
     published = read_any(places["model"])
     assert result["digest"] == published.digest()
@@ -137,7 +137,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
         *((steps, breaks) if breaks == "write" else (kmeans_labels.StagedLabels, breaks)), fail
     )
     with lend_engine(SerialEngine(1)), pytest.raises(StorageError, match="the disk is full") as failure:
-        cluster(**parameters.model_copy(update=places).model_dump())
+        cluster(**{**parameters.values, **places})
     # On a busy machine passes take long, and sums of those that did are kept for the same command.
     left = sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".ledger"))
     if breaks == "write":
@@ -152,7 +152,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
 def test_what_does_not_fit_the_data_is_refused_before_an_engine_starts(parameters, tmp_path):
     elsewhere = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
     with disable_run_logger(), refuses(DataError, "n_samples=900", "n_clusters=1000"):
-        cluster.fn(**parameters.model_copy(update={**elsewhere, "n_clusters": 1000}).model_dump())
+        cluster.fn(**{**parameters.values, **elsewhere, "n_clusters": 1000})
     (tmp_path / "labels.zarr.png").touch()
     with disable_run_logger(), pytest.raises(OutputExistsError, match="the picture would replace it"):
-        cluster.fn(**parameters.model_copy(update=elsewhere).model_dump())
+        cluster.fn(**{**parameters.values, **elsewhere})

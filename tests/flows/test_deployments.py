@@ -14,10 +14,12 @@ import pytest
 import yaml
 from prefect.events.schemas.automations import AutomationCore
 from prefect.flows import load_flow_from_entrypoint
-from pydantic import BaseModel, ValidationError
 
 from rff_dist import flows
+from rff_dist.errors import InvalidParameterError
 from rff_dist.flows import outcomes
+from rff_dist.flows.running import Form
+from tests.refusals import refuses
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
@@ -37,10 +39,10 @@ def parameters_of(entry: dict[str, Any], store: str) -> dict[str, Any]:
     return filled
 
 
-def model_of(entrypoint: str) -> type[BaseModel]:
+def form_of(entrypoint: str) -> type[Form]:
     module, _, name = entrypoint.rpartition(".")
-    model: type[BaseModel] = getattr(importlib.import_module(module), f"{name.capitalize()}Parameters")
-    return model
+    form: type[Form] = getattr(importlib.import_module(module), f"{name.capitalize()}Parameters")
+    return form
 
 
 def test_each_flow_has_a_deployment():
@@ -58,10 +60,10 @@ def test_each_flow_has_a_deployment():
 @pytest.mark.parametrize("entrypoint", DEPLOYMENTS)
 def test_parameters_of_deployments_are_what_the_flows_take(entrypoint, store):
     values = parameters_of(DEPLOYMENTS[entrypoint], store)
-    model = model_of(entrypoint)
-    model.model_validate(values)
-    with pytest.raises(ValidationError, match="nonsense"):
-        model.model_validate({**values, "nonsense": 1})
+    form = form_of(entrypoint)
+    form(**values)
+    with refuses(InvalidParameterError, "nonsense"):
+        form(**values, nonsense=1)
     flow = load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
     assert values.keys() <= flow.parameters.properties.keys()  # so that each can be overridden alone
     urls = [value for value in values.values() if isinstance(value, str) and "/" in value]

@@ -44,9 +44,9 @@ def test_new_files_are_appended_once_night_after_night(tmp_path):
     parameters = IngestParameters(
         data=str(tmp_path / "data.zarr"), sources=[str(tmp_path / "*.csv")], targets=["price"]
     )
-    nights = [ingest(**parameters.model_dump())]
+    nights = [ingest(**parameters.values)]
     rows.append(write_table(tmp_path / "2.csv", 20, seed=1))
-    nights += [ingest(**parameters.model_dump()), ingest(**parameters.model_dump())]
+    nights += [ingest(**parameters.values), ingest(**parameters.values)]
     assert [(night["n_before"], night["n_after"]) for night in nights] == [(0, 30), (30, 50), (50, 50)]
     assert [(night["n_ingested"], night["n_skipped"]) for night in nights] == [(1, 0), (1, 1), (0, 2)]
     dataset = open_dataset(tmp_path / "data.zarr")
@@ -70,8 +70,8 @@ def test_a_query_is_run_with_a_secret_that_prefect_shows_nowhere(tmp_path, monke
     (tmp_path / "nightly.sql").write_text("SELECT a, price FROM t ORDER BY a LIMIT 99 OFFSET :n_ingested")
     query = f"file:{tmp_path / 'nightly.sql'}"
     parameters = IngestParameters(**given, sql=query, connection_block="shop-database")
-    state = ingest(**parameters.model_dump(), return_state=True)
-    assert (state.result()["n_after"], ingest(**parameters.model_dump())["n_new"]) == (2, 0)
+    state = ingest(**parameters.values, return_state=True)
+    assert (state.result()["n_after"], ingest(**parameters.values)["n_new"]) == (2, 0)
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(state.state_details.flow_run_id)
         said = [log.message for log in client.read_logs()]

@@ -44,13 +44,13 @@ def parameters(tmp_path: Path) -> RefreshParameters:
 
 def run(parameters, **changes):
     with lend_engine(ENGINE):
-        return refresh(**parameters.model_copy(update=changes).model_dump(), return_state=True)
+        return refresh(**{**parameters.values, **changes}, return_state=True)
 
 
 def at_once(parameters):
     """Return the digest of one pass over all rows with the first version's features and grids."""
-    first = read_model(RegisteredModel(parameters.model).version(1).url)
-    dataset = open_dataset(parameters.data)
+    first = read_model(RegisteredModel(parameters.values["model"]).version(1).url)
+    dataset = open_dataset(parameters.values["data"])
     return passes.accumulate(dataset, first.feature_map, engine=ENGINE, spec=first.statistics.spec).digest()
 
 
@@ -75,16 +75,16 @@ def test_a_run_says_what_it_came_to_by_message_tags_and_events(parameters):
 
 
 def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(parameters):
-    append_dataset(parameters.data, *batch(1, 300, shift=0.5))
+    append_dataset(parameters.values["data"], *batch(1, 300, shift=0.5))
     state = run(parameters)
     assert state.is_completed()
     first = state.result()
     assert [one.name for one in task_runs(state)] == STEPS
     assert (first["decision"], first["version"], first["n_new"]) == ("published", 2, 300)
     assert first["statistics_digest"] == at_once(parameters)
-    assert read_model(parameters.model).digest() == first["digest"]
+    assert read_model(parameters.values["model"]).digest() == first["digest"]
     assert len(json.dumps(first, allow_nan=False)) < 5_000
-    assert RegisteredModel(parameters.model).current().lineage["drifted"]
+    assert RegisteredModel(parameters.values["model"]).current().lineage["drifted"]
     report = Artifact.get("rff-refresh-report-main").data
     assert first["digest"][:16] in report
     assert "**in embedding, columns" in report
@@ -100,16 +100,16 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     assert state.result()["decision"] == "nothing new"
     assert "holds all 1,200 rows" in Artifact.get("rff-refresh-report-main").data
 
-    append_dataset(parameters.data, *batch(3, 300, bad=True))
+    append_dataset(parameters.values["data"], *batch(3, 300, bad=True))
     state = run(parameters)
     assert state.is_completed()
     assert state.result()["decision"] == "kept"
-    assert state.result()["digest"] == read_model(parameters.model).digest() == first["digest"]
+    assert state.result()["digest"] == read_model(parameters.values["model"]).digest() == first["digest"]
     report = Artifact.get("rff-refresh-report-main").data
     assert report.startswith("# kept: ")
     assert state.result()["reason"] in report
 
-    append_dataset(parameters.data, *batch(4, 300))
+    append_dataset(parameters.values["data"], *batch(4, 300))
     good = run(parameters).result()
     assert (good["decision"], good["new"], good["left_out"]) == ("published", [[1500, 1800]], [[1200, 1500]])
 
@@ -117,9 +117,9 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
 def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, monkeypatch):
     monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
     write_dataset(tmp_path / "other.zarr", *batch(5, 1000))
-    others = parameters.model_copy(update={"data": str(tmp_path / "other.zarr")})
+    others = RefreshParameters(**{**parameters.values, "data": str(tmp_path / "other.zarr")})
     with disable_run_logger(), pytest.raises(FingerprintMismatchError, match="begins with others"):
-        refresh.fn(**others.model_dump())
+        refresh.fn(**others.values)
     busy = pytest.raises(OutputBusyError, match="another run")
-    with disable_run_logger(), hold(parameters.model, holder="another run"), busy:
-        contextvars.Context().run(refresh.fn, **parameters.model_dump())
+    with disable_run_logger(), hold(parameters.values["model"], holder="another run"), busy:
+        contextvars.Context().run(refresh.fn, **parameters.values)

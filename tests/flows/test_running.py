@@ -16,7 +16,6 @@ from prefect import Task, flow
 from prefect.artifacts import Artifact
 from prefect.logging import disable_run_logger
 from prefect.states import Cancelled, Crashed, Failed
-from pydantic import ValidationError
 
 from rff_dist import SerialEngine, write_dataset
 from rff_dist.data.blocks import cut_blocks
@@ -37,9 +36,9 @@ from rff_dist.errors import (
 from rff_dist.flows import running
 from rff_dist.flows.cluster import cluster
 from rff_dist.flows.running import (
+    Form,
     Limits,
     describe_stop,
-    form,
     is_transient,
     lend_engine,
     open_engine,
@@ -52,7 +51,10 @@ from tests.flows.test_train import flow_run, task_runs
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.flows
-RunParameters = form(Cluster, Limits)
+
+
+class RunParameters(Form):
+    specs = (Cluster, Limits)
 
 
 def write_problem(folder: Path) -> TrainParameters:
@@ -93,7 +95,7 @@ def test_parameters_name_every_kind_of_cluster():
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(bad, words):
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(InvalidParameterError) as refused:
         RunParameters(**bad)
     assert words in str(refused.value)
 
@@ -220,9 +222,9 @@ def test_keys_of_artifacts_end_with_what_the_run_is_about(parameters, expected):
 
 @pytest.mark.usefixtures("prefect_server")
 def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on(tmp_path):
-    parameters = write_problem(tmp_path).model_copy(update={"data": str(tmp_path / "none.zarr")})
+    parameters = TrainParameters(**{**write_problem(tmp_path).values, "data": str(tmp_path / "none.zarr")})
     with lend_engine(SerialEngine(1)):
-        state = train(**parameters.model_dump(), return_state=True)
+        state = train(**parameters.values, return_state=True)
     assert state.is_failed()
     told = Artifact.get("rff-train-stopped-model")
     assert told.type == "markdown"
@@ -235,13 +237,13 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on(tmp_path):
 
 @pytest.mark.usefixtures("prefect_server")
 def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
-    parameters = write_problem(tmp_path).model_copy(update={"timeout_minutes": 0.5 / 60})
+    parameters = TrainParameters(**write_problem(tmp_path).values, timeout_minutes=0.5 / 60)
     engine = SerialEngine(
         1, observers=[lambda event: time.sleep(1) if isinstance(event, BlockDone) else None]
     )
     start = time.monotonic()
     with lend_engine(engine):
-        state = train(**parameters.model_dump(), return_state=True)
+        state = train(**parameters.values, return_state=True)
     assert state.is_failed()
     assert time.monotonic() - start < 60
     with refuses(JobTimeoutError, "timeout_minutes", "0.00833333"):
@@ -286,12 +288,12 @@ def test_two_runs_of_a_model_never_overlap_and_the_second_is_refused_at_once(tmp
     def run_second() -> None:
         first_is_at_work.wait(60)
         with lend_engine(SerialEngine(1)):
-            outcome.append(train(**parameters.model_dump(), return_state=True))
+            outcome.append(train(**parameters.values, return_state=True))
 
     second = threading.Thread(target=run_second)
     second.start()
     with lend_engine(SerialEngine(1, observers=[wait])):
-        first = train(**parameters.model_dump(), return_state=True)
+        first = train(**parameters.values, return_state=True)
     second.join()
     assert first.is_completed()
     [refused] = outcome
@@ -311,11 +313,11 @@ def test_a_second_run_is_refused_before_a_cluster_starts(tmp_path, monkeypatch):
     def run() -> None:
         try:
             with disable_run_logger():
-                train.fn(**parameters.model_dump())
+                train.fn(**parameters.values)
         except Exception as error:
             refused.append(error)
 
-    with hold(parameters.model, holder="another run"):
+    with hold(parameters.values["model"], holder="another run"):
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()

@@ -103,13 +103,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         n_threads=1,
         performance_report=str(folder / "reports"),
     )
-    state = train(**parameters.model_dump(), return_state=True)
+    state = train(**parameters.values, return_state=True)
     return Run(folder, parameters, state, state.result())
 
 
 def fit_serially(parameters: TrainParameters, **options: Any) -> RidgeModel:
-    given = {"n_components": N_COMPONENTS, "seed": parameters.seed, **options}
-    dataset = open_dataset(parameters.data)
+    given = {"n_components": N_COMPONENTS, "seed": parameters.values.get("seed", 0), **options}
+    dataset = open_dataset(parameters.values["data"])
     return ridge.fit(dataset, RidgeOptions(**given), engine=SerialEngine(1)).model
 
 
@@ -206,9 +206,11 @@ def test_nothing_but_the_model_is_left_beside_the_data(run):
 
 
 def test_without_test_data_nothing_is_evaluated_and_the_summary_names_no_test(run, tmp_path):
-    parameters = TrainParameters(data=run.parameters.data, model=str(tmp_path / "model"), **PLAIN, alpha=0.1)
+    parameters = TrainParameters(
+        data=run.parameters.values["data"], model=str(tmp_path / "model"), **PLAIN, alpha=0.1
+    )
     with lend_engine(SerialEngine(1)):
-        state = train(**parameters.model_dump(), return_state=True)
+        state = train(**parameters.values, return_state=True)
     assert state.result()["metrics"] is None
     assert "evaluate" not in [task.name for task in task_runs(state)]
     assert "| test |" not in Artifact.get("rff-train-summary-model").data
@@ -217,9 +219,11 @@ def test_without_test_data_nothing_is_evaluated_and_the_summary_names_no_test(ru
 def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_path):
     url = str(tmp_path / "models" / "m")
     for alpha in (0.1, 10.0):
-        parameters = TrainParameters(data=run.parameters.data, model=url, **PLAIN, alpha=alpha, register=True)
+        parameters = TrainParameters(
+            data=run.parameters.values["data"], model=url, **PLAIN, alpha=alpha, register=True
+        )
         with lend_engine(SerialEngine(1)):
-            result = train(**parameters.model_dump())
+            result = train(**parameters.values)
     assert (result["version"], result["model"]) == (2, url)
     assert read_model(url).digest() == result["digest"]
     assert read_model(f"{url}/versions/1").alpha == 0.1
@@ -229,7 +233,7 @@ def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_
         (2, "yes", "10"),
         (1, "", "0.1"),
     ]
-    assert all(row["data"] == run.parameters.data and row["n samples"] == "3,000" for row in rows)
+    assert all(row["data"] == run.parameters.values["data"] and row["n samples"] == "3,000" for row in rows)
     assert "version 2" in Artifact.get("rff-train-summary-m").data
 
 
@@ -253,8 +257,8 @@ def test_a_classifier_is_told_by_its_accuracy(tmp_path, loss):
         n_folds=3,
     )
     with lend_engine(SerialEngine(1)):
-        result = train(**parameters.model_dump())
-    published = read_model(parameters.model)
+        result = train(**parameters.values)
+    published = read_model(parameters.values["model"])
     assert published.digest() == result["digest"]
     assert result["classifier"]["loss"] == (loss or "squared")
     assert result["classifier"]["classes"] == ["other", "same"]
@@ -275,7 +279,7 @@ def test_not_a_number_fails_the_flow_with_row_and_column_and_publishes_nothing(t
     write_dataset(data, X, np.zeros(2000))
     parameters = TrainParameters(data=data, model=str(tmp_path / "model"), **PLAIN)
     with lend_engine(SerialEngine(1)):
-        state = train(**parameters.model_dump(), return_state=True)
+        state = train(**parameters.values, return_state=True)
     assert state.is_failed()
     assert "row 1_234, column 1" in flow_run(state).state.message
     with refuses(DataError, "NaN", "row 1_234", "column 1"):
@@ -309,7 +313,7 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
         data=write_problem(tmp_path), model=str(tmp_path / "model"), alpha=0.1, seed=7, **PLAIN
     )
     with lend_engine(SerialEngine(1, observers=[watch])):
-        state = train(**parameters.model_dump(), return_state=True)
+        state = train(**parameters.values, return_state=True)
     assert {task.name: task.run_count for task in task_runs(state) if task.run_count > 1} == {"accumulate": 2}
     assert resumed[0] in (3 * 500, 4 * 500)  # a block is read ahead
     options = {name: value for name, value in PLAIN.items() if name != "n_components"}
@@ -318,15 +322,15 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
 
 def test_lent_engine_is_not_combined_with_parameters_of_another(run):
     refused = pytest.raises(InvalidParameterError, match="engine was lent")
-    parameters = run.parameters.model_copy(update={"overwrite": True})
+    parameters = TrainParameters(**{**run.parameters.values, "overwrite": True})
     with disable_run_logger(), lend_engine(SerialEngine(1)), refused:
-        train.fn(**parameters.model_dump())
+        train.fn(**parameters.values)
 
 
 def test_model_that_exists_is_refused_before_a_cluster_starts(run, monkeypatch):
     monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
-        train.fn(**run.parameters.model_dump())
+        train.fn(**run.parameters.values)
 
 
 def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_path):
@@ -347,7 +351,7 @@ def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_p
         **names,
     )
     with lend_engine(SerialEngine(1)):
-        result = train(**parameters.model_dump())
+        result = train(**parameters.values)
     data, test = (open_dataset(tmp_path / name, **names) for name in ("data", "test"))
     model = ridge.fit(data, RidgeOptions(**PLAIN, alpha=0.1), engine=SerialEngine(1)).model
     assert result["digest"] == model.digest()

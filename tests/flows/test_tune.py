@@ -48,20 +48,24 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> TuneParameters:
 
 def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     with lend_engine(SerialEngine(1)):
-        state = tune(**problem.model_dump(), return_state=True)
+        state = tune(**problem.values, return_state=True)
     result = state.result()
     assert len(json.dumps(result)) < 8_000
     names = [task.name for task in task_runs(state)]
     fitted = ["measure", "choose", "draw", "broadcast", "accumulate", *["solve"] * 4]
     assert names == ["inspect", *fitted, "keep", "evaluate", "publish", "compare"]
 
-    published = read_model(problem.model)
+    published = read_model(problem.values["model"])
     assert published.digest() == result["digest"]
     assert published.card["candidates"] == result["candidates"]
     assert (published.card["folds"]["kind"], published.card["folds"]["n_folds"]) == ("GroupFolds", 3)
-    errors = prediction.evaluate(open_dataset(problem.test), published, engine=SerialEngine(1))
+    errors = prediction.evaluate(open_dataset(problem.values["test"]), published, engine=SerialEngine(1))
     np.testing.assert_allclose(result["metrics"]["mse"], errors.mean_squared_error, rtol=1e-12)
-    assert {path.name for path in Path(problem.model).parent.iterdir()} == {"data.zarr", "model", "test.zarr"}
+    assert {path.name for path in Path(problem.values["model"]).parent.iterdir()} == {
+        "data.zarr",
+        "model",
+        "test.zarr",
+    }
 
     summary = Artifact.get("rff-tune-summary-model").data
     rows = rows_of(summary, "candidates, by cross-validation")
@@ -71,4 +75,4 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     assert result["digest"][:16] in summary
     assert "200 rows" in summary
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
-        tune.fn(**problem.model_dump())
+        tune.fn(**problem.values)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from prefect.utilities.callables import parameter_schema
-from pydantic import ValidationError
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fields import build, options_of
@@ -367,30 +366,30 @@ REFUSED = [
 @pytest.mark.parametrize(("form", "bad", "named"), REFUSED)
 def test_bad_parameters_are_refused_before_a_run(form, bad, named):
     flow, given = FLOWS[form]
-    with refuses(ValidationError, *named) as direct:
+    with refuses(InvalidParameterError, *named) as direct:
         form(**(given | bad))
     # what a deployment and a call with a dict go through
     with refuses(InvalidParameterError, *named) as called:
         flow.fn(**(given | bad))
-    assert "secret" not in direct.value.errors()[0]["msg"] + str(called.value)
+    assert "secret" not in str(direct.value) + str(called.value)
 
 
 @FORMS
 def test_every_option_is_a_parameter_of_its_own_with_a_description_in_the_deployment_schema(form):
     flow, given = FLOWS[form]
     schema = json.loads(json.dumps(parameter_schema(flow).model_dump()))
-    fields = form.model_fields.items()
-    assert set(schema["properties"]) == {field.alias or name for name, field in fields}
-    assert set(schema["required"]) == {name for name, field in fields if field.is_required()} <= set(given)
+    options = form.options.values()
+    assert set(schema["properties"]) == {option.name for option in options}
+    assert set(schema["required"]) == {option.name for option in options if option.required} <= set(given)
     assert all(len(entry["description"]) > 18 for entry in schema["properties"].values())
 
 
 def test_the_description_of_a_kernel_names_them_all():
-    description = TrainParameters.model_fields["kernel"].description
+    description = TrainParameters.options["kernel"].declared.help
     assert all(name in description for name in KERNELS)
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if job.form], ids=lambda job: job.command)
 def test_parameters_as_json_are_the_same_parameters(job):
     parameters = job.form(**job.given)
-    assert job.form(**json.loads(parameters.model_dump_json())) == parameters
+    assert job.form(**json.loads(json.dumps(parameters.values))).values == parameters.values

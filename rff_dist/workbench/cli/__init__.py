@@ -17,8 +17,8 @@ error, and exits with a code that a script can act on:
 ====  ====================================================================================
 
 Options are given by flags, by the environment, or by a TOML file as `--config`; flags count most, and the
-file least. The module of a command, rff_dist/workbench/cli/NAME.py, is imported when the command is used, and
-imports slow libraries inside its functions. `help.COMMANDS` lists them all.
+file least. Commands that run a job are in jobs.py, others in NAME.py. Such a module is imported when its
+command is used, and imports slow libraries inside its functions. `help.COMMANDS` lists all commands.
 """
 
 import atexit

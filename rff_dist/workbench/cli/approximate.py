@@ -33,20 +33,15 @@ class Measured:
 
     panel: ClassVar[str] = MEASURE
 
-    error: float = fields.option("The error that you want to reach.", 0.05, unit="E")
-    delta: float = fields.option("Probability with which theory's bounds may fail.", 0.05, unit="P")
+    error: fields.Positive = fields.option("The error that you want to reach.", 0.05, unit="E")
+    delta: fields.Probability = fields.option(
+        "Probability with which theory's bounds may fail.", 0.05, unit="P"
+    )
     n_samples: Annotated[int, Ge(2)] = fields.option("Rows of each sample.", 500, unit="N")
     n_repeats: Annotated[int, Ge(2)] = fields.option("Number of disjoint samples.", 8, unit="N")
-    confidence: float = fields.option("Confidence of the intervals of mean errors.", 0.95, unit="P")
-
-    def __post_init__(self) -> None:
-        if not 0 < self.error < math.inf:
-            raise InvalidParameterError(f"`error` is {self.error:g}; expected a number above 0, such as 0.05")
-        for name in ("delta", "confidence"):
-            if not 0 < getattr(self, name) < 1:
-                raise InvalidParameterError(
-                    f"`{name}` is {getattr(self, name):g}; expected a number between 0 and 1"
-                )
+    confidence: fields.Probability = fields.option(
+        "Confidence of the intervals of mean errors.", 0.95, unit="P"
+    )
 
 
 @shell.command(

@@ -39,7 +39,7 @@ def log(
     rows = [
         (
             entry["version"][:_DIGITS],
-            entry["written"][:16].replace("T", " "),
+            words.time_words(entry["written"]),
             entry.get("n_after"),
             entry["message"],
             ", ".join(entry["tags"]),
@@ -77,7 +77,7 @@ def diff(data: str = _DATA, before: str = _VERSION, after: str | None = _ANY_VER
         "changed_chunks": n_changed,
     }
     facts = {
-        "rows": f"{old.n_samples:,} before, {new.n_samples:,} after",
+        "rows": words.change_words(old.n_samples, new.n_samples),
         **{name: f"{n:,} of {n_chunks:,} chunks differ" for name, n in n_changed.items()},
     }
     return Document(f"{data}: {names[0][:_DIGITS]} to {names[1][:_DIGITS]}", [facts], record=record)
@@ -201,7 +201,7 @@ def _versioned(data: str) -> locations.Location:
 
 def _corrected(data: str, what: str, corrected: corrections.Corrected) -> Document:
     facts = {
-        "rows": f"{corrected.n_before:,} before, {corrected.n_after:,} after",
+        "rows": words.change_words(corrected.n_before, corrected.n_after),
         "version": corrected.version or None,
     }
     title = f"{what} {words.plural(corrected.n_rows, 'row')} of {data}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rff_dist.engines import protocol
     from rff_dist.engines.cluster import Cluster
     from rff_dist.engines.progress import RichProgress
-    from rff_dist.ridge import models
     from rff_dist.typing import PathLike
-    from rff_dist.workbench.jobs import fits, steps, verdict
+    from rff_dist.workbench.jobs import steps
+    from rff_dist.workbench.page import pages
 
 _shown: ContextVar[RichProgress | None] = ContextVar("shown", default=None)
 
@@ -61,34 +61,15 @@ class Passes:
         elsewhere = self.where.in_environment().elsewhere
         return Runner(self.open, self._call, "rff-dist", elsewhere, count_rows("read"))
 
-    def write_page(
-        self,
-        report: PathLike | None,
-        data: fits.JobData,
-        model: models.RidgeModel,
-        place: str,
-        *,
-        comparison: verdict.Comparison | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        update: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write the page about a model, see `model_page`, if a path for it is given."""
+    def write_page(self, report: PathLike | None, result: pages.Result, job: Any) -> None:
+        """Write the page about what a job made, see `pages.page_of`, if a path for it is given."""
         if report is not None:
-            from rff_dist.workbench.page.pages import model_page
+            from rff_dist.workbench.page.pages import page_of
             from rff_dist.workbench.results import html
 
             self.at_work("report")
-            page = model_page(
-                data,
-                model,
-                place=place,
-                times=self.clock.times,
-                comparison=comparison,
-                metrics=metrics,
-                update=update,
-                command=messages.this_command() if settings.is_program.get() else None,
-            )
-            html.write_page(page, report)
+            command = messages.this_command() if settings.is_program.get() else None
+            html.write_page(page_of(result, job, times=self.clock.times, command=command), report)
 
     def at_work(self, part: str) -> None:
         """Show what the command is doing from now on, and count its time."""

@@ -10,7 +10,7 @@ from rff_dist import fields
 from rff_dist.features.feature_options import FeatureOptions, as_length_scale
 from rff_dist.fields import Count, NonNegative, Positive, Positives, RowNumber
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.results import rows, words
+from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def generate(
     from rff_dist.kernels.stationary import with_length_scale
     from rff_dist.numerics.machine import available_cores, using_threads
     from rff_dist.storage.writing import Writing
+    from rff_dist.workbench.results import rows
     from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 
     seed = features.seed

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import json
 import logging
-import math
 import os
 import re
 import shlex
@@ -69,14 +68,10 @@ def run_in_log() -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def show_messages(*, debug: bool) -> Iterator[None]:
     """Show warnings and the package's log on standard error, one line each."""
-
-    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-        say("warning", str(message), "yellow")
-
     level = logging.DEBUG if debug else logging.WARNING
     log = logs.json_lines(debug=debug) if settings.logs_json() else logs.log_to(_LineHandler(), level)
     with warnings.catch_warnings(), log:
-        warnings.showwarning = show_warning
+        warnings.showwarning = lambda message, *_, **__: say("warning", str(message), "yellow")
         # Zarr leaves coroutines behind where a store fails, of which our error tells.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         yield
@@ -197,18 +192,15 @@ def _near_path(message: str, values: Iterable[Any]) -> str:
 
 
 def write_json(document: Mapping[str, Any]) -> None:
-    """Write a document to standard output."""
-    sys.stdout.write(json.dumps(_as_json(document), allow_nan=False, indent=2) + "\n")
+    """Write a document to standard output, with null for NaN and infinity, which JSON does not have."""
+    from pydantic_core import to_jsonable_python
+
+    values = to_jsonable_python(document, inf_nan_mode="null", fallback=_plain)
+    sys.stdout.write(json.dumps(values, allow_nan=False, indent=2) + "\n")
 
 
-def _as_json(value: Any) -> Any:
-    """Return JSON values: NumPy's as Python's, and null for NaN and infinity, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {str(key): _as_json(member) for key, member in value.items()}
+def _plain(value: Any) -> Any:
+    """Return NumPy's values as Python's, other mappings as dict, and all else as text."""
     if hasattr(value, "tolist"):
-        return _as_json(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_as_json(member) for member in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float) else str(value)
+        return value.tolist()
+    return dict(value) if isinstance(value, Mapping) else str(value)

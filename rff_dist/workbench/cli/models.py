@@ -12,7 +12,6 @@ from rff_dist.fields import Count
 from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
-from rff_dist.workbench.results.rows import version_cell
 
 if TYPE_CHECKING:
     from rff_dist.living import new_rows
@@ -88,7 +87,7 @@ def show(model: str = _MODEL) -> Document:
         because = f", {pointer.reason}" if pointer.reason else ""
         facts = {"current": f"version {pointer.number}, since {pointer.promoted}{because}"}
         facts["trained on"] = str(current["data"] or "rows in memory")
-        facts["code"] = f"rff_dist {current['code_version']}, seed {version_cell(current['seed'])}"
+        facts["code"] = f"rff_dist {current['code_version']}, seed {words.version_cell(current['seed'])}"
         if pointer.previous:
             facts["before"] = f"version {pointer.previous[-1]}, which a rollback goes back to"
     if lacking:
@@ -150,7 +149,7 @@ def _open(model: str) -> versions.RegisteredModel:
 def _refusal_words(refusal: new_rows.Refusal) -> str:
     rows = words.ranges_words([(refusal.start, refusal.stop)])
     rows = f"{words.plural(refusal.n_changed, 'changed row')} among {rows}" if refusal.is_change else rows
-    return f"{rows}, since {refusal.refused[:16].replace('T', ' ')}: {refusal.reason}"
+    return f"{rows}, since {words.time_words(refusal.refused)}: {refusal.reason}"
 
 
 def _changed(model: str, version: versions.Version, pointer: records.Pointer | None) -> Document:
@@ -162,7 +161,7 @@ def _changed(model: str, version: versions.Version, pointer: records.Pointer | N
         "before": "none" if before is None else f"version {before}",
         "published": version.created,
         "kernel": words.kernel_words(kernel) if kernel else None,
-        "digest": version_cell(version.digest),
+        "digest": words.version_cell(version.digest),
     }
     title = f"{model}: version {version.number} is the current one"
     return Document(title, [facts], record=record, next=[["models", "show", model]])
@@ -170,13 +169,12 @@ def _changed(model: str, version: versions.Version, pointer: records.Pointer | N
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     """Return the columns `_COLUMNS` of a row of `version_rows`."""
-    size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {version_cell(row['n_components'])}"
+    size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {words.version_cell(row['n_components'])}"
     made_of = f"{size}, {row['kernel'] or 'features'}"
-    created = row["created"][:16].replace("T", " ")
     return [
         str(row["version"]),
-        created,
-        version_cell(row["n_samples"]),
+        words.time_words(row["created"]),
+        words.version_cell(row["n_samples"]),
         made_of,
-        version_cell(row["digest"]),
+        words.version_cell(row["digest"]),
     ]

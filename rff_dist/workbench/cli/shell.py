@@ -31,17 +31,8 @@ AGAIN_AFTER = 1.0  # seconds; a signal sooner than this after the first is the s
 out = Console(highlight=False)
 
 
-#: Options of several commands.
+#: An option of several commands.
 OVERWRITE = fields.option("Replace what is there, once the job is done.", False)
-PLOT = fields.option(
-    "Draw the errors that alpha and D are chosen by: against both.", None, unit="PNG", writes=True
-)
-REPORT = fields.option(
-    "Write one HTML page about the result, without other files: data, errors, columns, lineage.",
-    None,
-    unit="HTML",
-    writes=True,
-)
 
 
 @fields.group
@@ -235,13 +226,20 @@ def make_app() -> App:
         help_format="plaintext",
     )
     for name in COMMANDS:
-        attribute = "group" if name in GROUPS else name
-        app.command(f"rff_dist.workbench.cli.{name}:{attribute}", name=name)
+        app.command(place_of(name), name=name)
     return app
+
+
+def place_of(name: str) -> str:
+    """Return where a command or a group of them is defined, as MODULE:NAME."""
+    module, attribute = (name if name in ALONE else "jobs"), ("group" if name in GROUPS else name)
+    return f"rff_dist.workbench.cli.{module}:{attribute}"
 
 
 COMMANDS = {name: about for panel in help.COMMANDS.values() for name, about in panel.items()}
 GROUPS = ("data", "models")
+#: Commands with a module of their own; those that run a job are in `jobs`.
+ALONE = (*GROUPS, "generate", "info", "export", "plan", "approximate", "doctor", "demo")
 
 
 def run(words: Sequence[str]) -> int:

@@ -68,7 +68,7 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
     named = fields.values_of(job, "target", "weight", "groups", "id")
     roles = Roles(drop=job.drop or (), on_nan="drop", **named)
-    preparing = ingest.preparing_of(job.encoding_of)
+    preparing = ingest.preparing_of(job.tables)
     ingest_module.check_roles(job.sources, roles, preparing)
     holdout = rows.Holdout(job.holdout, job.seed, job.holdout_by)
     there, same, differing = ingest_module.find_parts(job.sources, urls, holdout, roles, preparing)

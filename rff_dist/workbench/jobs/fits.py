@@ -3,29 +3,28 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rff_dist.checks import check_name
 from rff_dist.classify import fit as classification
 from rff_dist.classify.fit import FittedModel, label_rows
-from rff_dist.data import blocks, columns, labelled, memory
+from rff_dist.classify.predict import read_classes
+from rff_dist.data import blocks, columns, labelled, memory, samples
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.errors import InvalidParameterError
 from rff_dist.features import feature_options
 from rff_dist.fitting import plan
-from rff_dist.fitting.options import RidgeOptions, read_widths
+from rff_dist.fitting.options import RidgeOptions, is_one_alpha, read_widths
 from rff_dist.kernels import base
 from rff_dist.products import choice
 from rff_dist.ridge import candidates as ridge_candidates
 from rff_dist.ridge import choices as ridge_choices
-from rff_dist.ridge import describe
+from rff_dist.ridge import describe, models
 from rff_dist.ridge import fit as ridge
-from rff_dist.storage import datasets
-from rff_dist.storage.columns import column_of
-from rff_dist.text import redact
-from rff_dist.typing import Do, Summary, plainly
-from rff_dist.workbench.jobs.places import SupervisedSource
+from rff_dist.typing import Do, FloatArray, Summary, plainly
 
 logger = logging.getLogger(__name__)
 
@@ -39,42 +38,24 @@ class JobData:
     rows: blocks.Dataset
     labels: columns.Column | None = None
 
+    def with_targets(self, model: models.RidgeModel) -> blocks.Dataset:
+        """Return the rows with targets, which for labels are those of a classifier's classes."""
+        if self.labels is None:
+            return self.rows
+        return labelled.LabelledDataset(self.rows, self.labels, read_classes(model))
 
-def open_supervised(
-    source: SupervisedSource, test: str | None, group_by: str | None, classify: bool
-) -> tuple[JobData, JobData | None]:
-    """Open the data to train on, and test data at `test`, with groups if their rows have them too."""
-    data = _open(source, source.data, group_by, classify)
-    if test is None:
-        return data, None
-    try:
-        return data, _open(source, test, group_by, classify)
-    except StorageError as error:
-        if group_by is None:
-            raise
-        alone = _open(source, test, None, classify)
-        logger.warning("test rows count as independent, for want of groups: %s", error)
-        return data, alone
-
-
-def _open(source: SupervisedSource, url: str, group_by: str | None, classify: bool) -> JobData:
-    """Open data to train on or to evaluate on.
-
-    `source`: names the arrays.
-    `url`: of the source's own data, or of test data.
-    `group_by`: name of an array of groups. Rows of one group are in one fold.
-    `classify`: whether `y` holds labels.
-    Raises DataError if there are no targets.
-    """
-    names = source.names() if url == source.data else source.names() | {"version": None}
-    dataset = datasets.open_dataset(url, **(names | {"y": None} if classify else names))
-    if dataset.n_targets < 1 and not classify:
-        raise DataError(
-            f"{redact(url)} has no targets to train on; write them with the data, or name their array with "
-            "`y`"
-        )
-    rows = dataset if group_by is None else labelled.GroupedDataset(dataset, column_of(dataset, group_by))
-    return JobData(rows, column_of(dataset, source.y) if classify else None)
+    def sample(
+        self, model: models.RidgeModel, n_rows: int, seed: int
+    ) -> tuple[NDArray[np.intp], NDArray[Any], FloatArray, FloatArray | None]:
+        """Return the numbers of sampled rows, their X, targets and weights, without rows of weight 0."""
+        dataset = self.with_targets(model)
+        indices = samples.sample_indices(dataset, np.random.Generator(np.random.Philox(seed)), n_rows)
+        X, y, weights = dataset.take(indices)
+        assert y is not None  # a model is trained and judged on targets
+        if weights is None:
+            return indices, X, y, None
+        counted = weights > 0
+        return indices[counted], X[counted], y[counted], weights[counted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +78,12 @@ class Fit:
     def losses(self) -> classification.LossOptions | None:
         """How a classifier is fitted; None for a regression."""
         return None if self.loss is None else classification.LossOptions(self.loss, self.class_weight)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether errors of several fits are compared, which can be drawn."""
+        given = is_one_alpha(self.options.alpha) and self.options.cv is None and self.candidates is None
+        return not given or isinstance(self.options.n_components, list) or bool(self.options.conformal)
 
     def check(self) -> None:
         """Check the options before any work starts.

@@ -163,7 +163,11 @@ def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
 
 def find_holders(gone: Forgotten, models: Sequence[str]) -> list[Holder]:
     """Return what still holds the rows or sums of them."""
-    return [*_versions(gone.location), *_models(gone, models), *_learned(gone.location), *_sources(gone)]
+    files = [
+        Holder(str(file.get("name")), "was ingested, and may hold the rows", "nothing here removes it")
+        for file in gone.sources
+    ]
+    return [*_versions(gone.location), *_models(gone, models), *_learned(gone.location), *files]
 
 
 def _versions(location: locations.Location) -> Iterator[Holder]:
@@ -265,11 +269,6 @@ def _learned(location: locations.Location) -> Iterator[Holder]:
             "levels, medians and ranks of its columns were learned with the rows among others",
             "ingest what is left again",
         )
-
-
-def _sources(gone: Forgotten) -> Iterator[Holder]:
-    for file in gone.sources:
-        yield Holder(str(file.get("name")), "was ingested, and may hold the rows", "nothing here removes it")
 
 
 def _count_centres(model: RidgeModel, X: np.ndarray) -> int:

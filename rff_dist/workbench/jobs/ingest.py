@@ -7,12 +7,13 @@ from typing import Any
 
 from rff_dist import fields
 from rff_dist.errors import DataError, StorageError
-from rff_dist.recipes import recipes, tables, transformer
+from rff_dist.recipes import recipes, transformer
+from rff_dist.recipes.reading import Reading
 from rff_dist.storage import datasets, locations, records, writing
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import places, specs, steps
-from rff_dist.workbench.tables import files, learn, queries, rows
+from rff_dist.workbench.tables import files, queries, rows
 from rff_dist.workbench.tables import ingest as ingest_module
 from rff_dist.workbench.tables.roles import Roles
 
@@ -55,8 +56,12 @@ def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | N
     Raises RFFDistError as `workbench.tables.ingest`, `ingest_parts` and `ingest_more`; what was there is
       unchanged.
     """
-    source = job.sources if job.sql is None else _read_query(job.sql, job.connection)
-    roles, preparing = roles_of(job), preparing_of(job.encoding_of)
+    source: ingest_module.Sources = job.sources
+    if job.sql is not None:
+        url = job.connection or os.environ.get(queries.CONNECTION_VARIABLE)
+        connection = None if url is None else queries.read_secret(url, "`connection`")
+        source = queries.Query(queries.read_secret(job.sql, "`sql`"), connection)
+    roles, preparing = roles_of(job), preparing_of(job.tables)
     versioned = not job.plain and can_keep_versions(job.data)
     how = writing.Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
     if job.holdout is not None:
@@ -72,14 +77,6 @@ def can_keep_versions(url: str) -> bool:
     return not url.startswith("memory://")
 
 
-def _read_query(sql: str, connection: str | None) -> queries.Query:
-    connection = connection or os.environ.get(queries.CONNECTION_VARIABLE)
-    return queries.Query(
-        queries.read_secret(sql, "`sql`"),
-        None if connection is None else queries.read_secret(connection, "`connection`"),
-    )
-
-
 def roles_of(job: specs.Ingest) -> Roles:
     """Return the roles of the columns, as the library takes them."""
     targets = job.targets
@@ -90,18 +87,14 @@ def roles_of(job: specs.Ingest) -> Roles:
     )
 
 
-def preparing_of(how: places.TableEncoding) -> ingest_module.Preparing:
+def preparing_of(how: places.TableOptions) -> ingest_module.Preparing:
     """Return how tables are read and become numbers, as the library takes it.
 
     A recipe reads tables as the one that it was learned from, unless the options say how.
     """
     recipe = None if how.recipe is None else find_recipe(how.recipe)
-    missing = tuple(how.missing or ())
-    reading = tables.Reading(how.header, how.delimiter, how.encoding, missing, how.date_order)
-    if recipe is not None and reading == tables.Reading():
-        reading = recipe.reading
-    encoding = learn.Encoding(**fields.values_of(how, "categories", "dates", "impute", "keep_index"))
-    return ingest_module.Preparing(encoding, reading, recipe)
+    reading = how.reading if recipe is None or how.reading != Reading() else recipe.reading
+    return ingest_module.Preparing(how.encoding, reading, recipe)
 
 
 def find_recipe(url: str) -> recipes.Recipe:

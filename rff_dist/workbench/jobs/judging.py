@@ -7,7 +7,7 @@ that the fit was chosen by, or of each row's own left out. Training rows that a 
 import logging
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from rff_dist.numerics import machine
 from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge import predict as ridge_prediction
 from rff_dist.text import redact
-from rff_dist.typing import FloatArray, IntArray, Summary
+from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import fits, verdict
 
 logger = logging.getLogger(__name__)
@@ -39,32 +39,6 @@ SEED = 0  # of sampled rows: a comparison that is made again is the same
 MOST_ROWS, MOST_VALUES = 20_000, 2**24  # of the rows, and of their columns or their predictions by each fold
 MOST_LEFT_OUT = 5_000  # rows, each of which takes D² operations
 MAX_FACTOR = 4_096  # up to so many components, a Cholesky factor of the Gram is made to leave rows out
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class JudgedRows:
-    """Rows to compare models on.
-
-    `numbers`: int64 array of shape (n_rows,). The rows' numbers in their data.
-    `y`: float64 array of shape (n_rows, n_targets). Targets; −1 and +1 for classes.
-    `weights`: float64 array of shape (n_rows,), or None.
-    `folds`: the folds that leave them out; None for test rows, or if each is left out by itself.
-    `split`: int64 array of shape (n_rows,). Which split leaves each row out.
-    """
-
-    by: str
-    n_available: int
-    numbers: IntArray
-    X: NDArray[Any]
-    y: FloatArray
-    weights: FloatArray | None = None
-    groups: NDArray[Any] | None = None
-    folds: held_out.FoldModels | None = None
-    split: IntArray | None = None
-
-    @property
-    def rows(self) -> blocks.Rows:
-        return blocks.Rows(blocks.Block(0, 0, len(self.X)), self.X, self.y, self.weights)
 
 
 def compare(
@@ -112,11 +86,11 @@ def measure_errors(test: fits.JobData, model: models.RidgeModel, *, engine: prot
     Raises DataError if a value cannot be used, or a label is not one of the classes.
     """
     about = {"test_data": redact(test.rows.url or "test data in memory"), "n_samples": test.rows.n_samples}
+    rows = test.with_targets(model)
     if test.labels is not None:
-        rows = labelled.LabelledDataset(test.rows, test.labels, predict.read_classes(model))
         confusion = predict.evaluate(rows, model, engine=engine)
         return {**about, **fields.values_of(confusion, "accuracy", "balanced_accuracy", "log_loss")}
-    errors = ridge_prediction.evaluate(test.rows, model, engine=engine)
+    errors = ridge_prediction.evaluate(rows, model, engine=engine)
     return {**about, "mse": errors.mean_squared_error.tolist(), **errors.to_dict()}
 
 
@@ -137,26 +111,21 @@ def compare_left_out(data: fits.JobData, model: models.RidgeModel) -> verdict.Co
         return None
 
 
-def _alone(rows: JudgedRows, model: models.RidgeModel) -> verdict.Comparison:
+def _alone(rows: verdict.JudgedRows, model: models.RidgeModel) -> verdict.Comparison:
     return _comparison(rows, model, {verdict.OURS: _predictions(rows, model)})
 
 
 def _comparison(
-    rows: JudgedRows, model: models.RidgeModel, predictions: _Predicted, notes: tuple[str, ...] = ()
+    rows: verdict.JudgedRows, model: models.RidgeModel, predictions: _Predicted, notes: tuple[str, ...] = ()
 ) -> verdict.Comparison:
     classes = predict.class_names(model) if "classifier" in model.card else None
     y = rows.y if classes is None else predict.class_of(rows.y).astype(np.int64)
+    n_folds = len(rows.X) if rows.folds is None else len(rows.folds.validated)
     return verdict.Comparison(
-        by=rows.by,
-        n_available=rows.n_available,
-        numbers=rows.numbers,
-        X=rows.X,
-        y=y,
+        **{**vars(rows), "y": y},
         predictions={**predictions, **verdict.with_naive(y, len(classes or ()), rows.weights)},
         classes=classes,
-        weights=rows.weights,
-        groups=rows.groups,
-        n_folds=0 if rows.by == "test" else len(rows.X) if rows.folds is None else len(rows.folds.validated),
+        n_folds=0 if rows.by == "test" else n_folds,
         notes=notes,
     )
 
@@ -164,7 +133,7 @@ def _comparison(
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def _rows_of(fitted: FittedModel, data: fits.JobData, test: fits.JobData | None) -> JudgedRows | None:
+def _rows_of(fitted: FittedModel, data: fits.JobData, test: fits.JobData | None) -> verdict.JudgedRows | None:
     if test is not None:
         return _test_rows(test, fitted.model)
     if fitted.folds is not None:
@@ -172,42 +141,28 @@ def _rows_of(fitted: FittedModel, data: fits.JobData, test: fits.JobData | None)
     return _left_out_rows(data, fitted.model)
 
 
-def _with_targets(data: fits.JobData, model: models.RidgeModel) -> blocks.Dataset:
-    if data.labels is None:
-        return data.rows
-    return labelled.LabelledDataset(data.rows, data.labels, predict.read_classes(model))
-
-
 def _n_rows(width: int) -> int:
     return max(1_000, min(MOST_ROWS, MOST_VALUES // width))
 
 
-def _test_rows(test: fits.JobData, model: models.RidgeModel, most: int = MOST_ROWS) -> JudgedRows:
-    dataset = _with_targets(test, model)
-    n_rows = min(dataset.n_samples, most, _n_rows(max(dataset.n_features, model.n_targets)))
-    indices = samples.sample_indices(dataset, np.random.Generator(np.random.Philox(SEED)), n_rows)
-    X, y, weights = dataset.take(indices)
-    assert y is not None  # they were evaluated
-    counted = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
-    return JudgedRows(
-        "test",
-        len(counted) if n_rows == dataset.n_samples else dataset.n_samples,
-        indices[counted],
-        X[counted],
-        y[counted],
-        None if weights is None else weights[counted],
-        _groups_of(test.rows, indices[counted]),
-    )
+def _test_rows(test: fits.JobData, model: models.RidgeModel, most: int = MOST_ROWS) -> verdict.JudgedRows:
+    n_samples = test.rows.n_samples
+    n_rows = min(n_samples, most, _n_rows(max(test.rows.n_features, model.n_targets)))
+    numbers, X, y, weights = test.sample(model, n_rows, SEED)
+    n_available = len(X) if n_rows == n_samples else n_samples
+    return verdict.JudgedRows("test", n_available, numbers, X, y, weights, _groups_of(test.rows, numbers))
 
 
-def _fold_rows(data: fits.JobData, model: models.RidgeModel, folds: held_out.FoldModels) -> JudgedRows:
-    dataset = _with_targets(data, model)
+def _fold_rows(
+    data: fits.JobData, model: models.RidgeModel, folds: held_out.FoldModels
+) -> verdict.JudgedRows:
+    dataset = data.with_targets(model)
     n_rows = _n_rows(max(dataset.n_features, len(folds.linear.intercept)))
     sample = samples.sample_folds(dataset, folds.folds, n_rows=n_rows)
     split = held_out.split_of_folds(sample.fold_of_row, folds)
     counted = np.flatnonzero(split >= 0)
     base = folds.folds.base if isinstance(folds.folds, folding.HeldInFolds) else folds.folds
-    return JudgedRows(
+    return verdict.JudgedRows(
         "cross-validation",
         len(counted) if dataset.n_samples <= n_rows else dataset.n_samples,
         sample.indices[counted],
@@ -220,7 +175,7 @@ def _fold_rows(data: fits.JobData, model: models.RidgeModel, folds: held_out.Fol
     )
 
 
-def _left_out_rows(data: fits.JobData, model: models.RidgeModel) -> JudgedRows | None:
+def _left_out_rows(data: fits.JobData, model: models.RidgeModel) -> verdict.JudgedRows | None:
     classifier = model.card.get("classifier")
     if model.statistics is None or model.feature_map.n_components > MAX_FACTOR:
         return None
@@ -237,7 +192,7 @@ def _groups_of(rows: blocks.Dataset, indices: NDArray[np.intp]) -> NDArray[Any] 
 
 
 def _predictions(
-    rows: JudgedRows,
+    rows: verdict.JudgedRows,
     model: models.RidgeModel,
     folds: held_out.FoldModels | None = None,
     calibration: platt_scaling.ScoreCalibration | None = None,
@@ -250,17 +205,17 @@ def _predictions(
     if rows.by == "test" or (rows.by == "leave-one-out" and classifier):
         calibration = predict.calibration_of(model) if classifier else None
     if rows.by == "test":
-        scores = predicting.predict_rows(rows.rows, model.linear)
+        scores = predicting.predict_rows(rows.block, model.linear)
     elif rows.split is not None:
         assert folds is not None
-        scores = held_out.predict_by_splits(rows.rows, rows.split, folds)
+        scores = held_out.predict_by_splits(rows.block, rows.split, folds)
     else:
         predictive = uncertainty.predictive_model(
             model.linear, model.summed, alpha=model.alpha, fit_intercept=model.card["fit_intercept"]
         )
         repeated, n = model.summed.spec.frequency_weights, len(rows.X)
         weights = np.ones(n) if repeated or rows.weights is None else rows.weights
-        fitted, remainder = platt_scaling.remainders(rows.rows, predictive, weights)
+        fitted, remainder = platt_scaling.remainders(rows.block, predictive, weights)
         if (remainder < platt_scaling.SMALLEST_REMAINDER).any():
             raise SolveError("a row alone decides its own prediction, so that it cannot be left out")
         # Golub, Heath & Wahba 1979: the residual over 1 − leverage is that of a fit without the row
@@ -272,7 +227,12 @@ def _predictions(
 
 
 def _linear(
-    fit: fits.Fit, fitted: FittedModel, rows: JudgedRows, data: fits.JobData, *, engine: protocol.Engine
+    fit: fits.Fit,
+    fitted: FittedModel,
+    rows: verdict.JudgedRows,
+    data: fits.JobData,
+    *,
+    engine: protocol.Engine,
 ) -> tuple[_Predicted, tuple[str, ...]]:
     """Return the predictions of a linear model, or a note that says why there is none."""
     model, n_features = fitted.model, data.rows.n_features
@@ -306,7 +266,7 @@ def _linear(
         return {}, (f"It was not compared with a linear model: {error}.",)
 
 
-def _refitted(peer: fits.Fit, rows: JudgedRows, model: models.RidgeModel) -> verdict.Predictions:
+def _refitted(peer: fits.Fit, rows: verdict.JudgedRows, model: models.RidgeModel) -> verdict.Predictions:
     """Return what a linear classifier predicts for each fold if it is trained on the others.
 
     Its logistic loss has no sums from which folds could be subtracted. `rows` are all rows, and few.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any, ClassVar, Literal
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
-from rff_dist.fields import Names
-
-type Impute = Literal["none", "median", "mean", "median-only", "most-frequent"]
+from rff_dist.recipes.reading import Reading
+from rff_dist.workbench.tables.encoding import Encoding
 
 
 @fields.group
@@ -53,58 +53,13 @@ class SupervisedSource(WeightedSource):
 
 
 @fields.group
-class TableEncoding:
+class TableOptions:
     """How tables are read, and how their columns become numbers."""
 
     panel: ClassVar[str] = "Tables"
 
-    header: bool | None = fields.option(
-        "Column names in the first line of a CSV file. Without them (`--no-header`) the columns are called "
-        "0, 1, …. Detected by default.",
-        None,
-    )
-    delimiter: str | None = fields.option(
-        "Separator of the cells of a CSV file. Detected by default.", None, unit="CHARACTER"
-    )
-    encoding: str | None = fields.option(
-        "Text encoding of a CSV file, such as latin-1. By default utf-8, or cp1252 if the file is not valid "
-        "utf-8.",
-        None,
-    )
-    missing: Names | None = fields.option(
-        "Texts of a CSV file that mean missing in columns of numbers and dates, such as -999, in addition to "
-        "empty cells, NA, NaN, null and ?.",
-        None,
-        unit="TEXT,…",
-    )
-    date_order: Literal["dmy", "mdy"] | None = fields.option(
-        "Order of day and month in dates such as 03/04/2024, if both orders would do.", None
-    )
-    categories: Literal["auto", "one-hot", "target"] = fields.option(
-        "How text becomes numbers. one-hot: a column of 0 and 1 for each level. target: the mean target of "
-        "the level, from other rows than the row itself. auto: one-hot up to 20 levels, target above.",
-        "auto",
-        unit="auto|one-hot|target",
-    )
-    dates: Names | None = fields.option(
-        "Parts of a date that become columns: some of elapsed-days, year, month, day-of-year, weekday and "
-        "hour. By default all that vary, except year and month.",
-        None,
-        unit="PART,…",
-    )
-    impute: Impute = fields.option(
-        "Value of the column that replaces missing ones; none replaces nothing. With median and mean, "
-        "another column marks them by 0 and 1 where more than 1 % (and at least 10) are missing; median-only "
-        "leaves it out. "
-        "Missing text becomes a level of its own, or with most-frequent the most frequent one.",
-        "none",
-        unit="median|mean|median-only|most-frequent|none",
-    )
-    keep_index: bool = fields.option(
-        "Keep a first column that only numbers the rows, such as the index that pandas writes. By default it "
-        "is left out.",
-        False,
-    )
+    reading: Reading
+    encoding: Encoding
     recipe: str | None = fields.option(
         "Path or URL of a model or a dataset whose recipe makes the inputs, or of a .skops file with a "
         "fitted scikit-learn transformer. Nothing is then learned from the table.",
@@ -113,8 +68,7 @@ class TableEncoding:
     )
 
     def __post_init__(self) -> None:
-        how = (self.categories, self.dates, self.impute, self.keep_index)
-        if self.recipe is not None and how != ("auto", None, "none", False):
+        if self.recipe is not None and astuple(self.encoding) != astuple(Encoding()):
             raise InvalidParameterError(
                 f"`recipe` is {self.recipe!r}, which already says how columns become numbers; leave out "
                 "`categories`, `dates`, `impute` and `keep_index`"

@@ -11,7 +11,6 @@ from typing import Any
 
 from rff_dist import fields
 from rff_dist.classify import predict as class_prediction
-from rff_dist.data import labelled
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.fitting import evaluation, predicting
@@ -24,7 +23,7 @@ from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.storage.columns import ID, column_of, ids_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import places, specs, steps, tables
+from rff_dist.workbench.jobs import fits, places, specs, steps, tables
 from rff_dist.workbench.tables.roles import Roles
 
 type Judged = (
@@ -174,6 +173,8 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
         start = time.perf_counter()
         write = _write_file if is_file else _write_group
         written = do("score", write, job, model, dataset, job.output, engine)
+        residuals = getattr(model.model, "held_out", None)
+        by = "the normal distribution" if residuals is None else "cross-validated residuals"
         record = {
             "output": redact(job.output),
             "model": redact(job.model),
@@ -183,16 +184,11 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
             "data": redact(source.data),
             "fingerprint": dataset.fingerprint(),
             "data_version": dataset.version,
-            "interval": None if job.coverage is None else _describe_interval(job.coverage, model.model),
+            "interval": None if job.coverage is None else {"coverage": job.coverage, "by": by},
             **written,
             "seconds": round(time.perf_counter() - start, 3),
         }
         return Predicted(model, record)
-
-
-def _describe_interval(coverage: float, model: Any) -> Summary:
-    by = "the normal distribution" if model.held_out is None else "cross-validated residuals"
-    return {"coverage": coverage, "by": by}
 
 
 def _write_file(
@@ -272,7 +268,7 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
             return model, do("evaluate", prediction.evaluate, dataset, stored, engine=engine, std=job.std)
         if model.kind == "clusters":
             return model, do("evaluate", kmeans_labels.evaluate, dataset, known, stored, engine=engine)
-        rows = labelled.LabelledDataset(dataset, known, class_prediction.read_classes(stored))
+        rows = fits.JobData(dataset, known).with_targets(stored)
         return model, do("evaluate", class_prediction.evaluate, rows, stored, engine=engine)
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -187,23 +188,23 @@ def update_from(
             record["held_out"] = {"held_out": held_out.words, **held_out.errors.errors.to_dict()}
             start = time.perf_counter()
             sums, gone = do("sum", _sum_rows, champion, dataset, rows, engine)
-            record["statistics"] = _describe_sums(sums, time.perf_counter() - start)
+            seconds = round(time.perf_counter() - start, 3)
+            record["statistics"] = {"digest": sums.digest(), "n_samples": sums.n_samples, "seconds": seconds}
             if batch is not None:  # an alarm is reported, but stops nothing
                 drift = do("drift", _test_drift, champion, batch, held_out, sums, job.level)
                 record["drift"] = drift.to_dict()
-            challenger = do(
-                "solve",
-                updates.solve_update,
-                champion,
-                dataset,
-                rows,
-                statistics=sums,
-                batch=batch,
-                gone=gone,
-            )
-            record["solution"] = _describe_solution(champion, challenger)
+            known: Any = {"statistics": sums, "batch": batch, "gone": gone}
+            challenger = do("solve", updates.solve_update, champion, dataset, rows, **known)
+            record["solution"] = {
+                "alpha_before": champion.plain_alpha,
+                "alpha": challenger.plain_alpha,
+                **{name: challenger.card["solver"][name] for name in ("status", "causes", "remedies")},
+            }
             gate = do("gate", gates.judge, challenger, held_out, tolerance=job.tolerance, engine=engine)
-            record["gate"] = _describe_gate(gate)
+            record["gate"] = {  # JSON has no infinity
+                name: None if name in ("ratio", "at_least") and not np.isfinite(value) else value
+                for name, value in asdict(gate).items()
+            }
             forced = job.force or (force_removal and not rows.n_samples)
             reason = gate.reason + ("; it was forced" if forced and not gate.passed else "")
             decision, current = "published" if gate.passed or forced else "kept", champion
@@ -352,25 +353,6 @@ def _why_nothing(rows: NewRows, record: Summary) -> str:
         n_rows, first = differences.count_rows(rows.left_out), rows.left_out[0][0]
         reason += f", but {n_rows:,} ({why}). `backfill`={first} has them judged again"
     return reason
-
-
-def _describe_sums(statistics: ridge_statistics.RidgeStatistics, seconds: float) -> Summary:
-    return {"digest": statistics.digest(), "n_samples": statistics.n_samples, "seconds": round(seconds, 3)}
-
-
-def _describe_solution(champion: models.RidgeModel, challenger: models.RidgeModel) -> Summary:
-    status = challenger.card["solver"]
-    return {
-        "alpha_before": champion.plain_alpha,
-        "alpha": challenger.plain_alpha,
-        **{name: status[name] for name in ("status", "causes", "remedies")},
-    }
-
-
-def _describe_gate(gate: gates.Gate) -> Summary:
-    ratios = fields.values_of(gate, "ratio", "at_least")
-    # JSON has no infinity.
-    return {**asdict(gate), **{key: ratio if np.isfinite(ratio) else None for key, ratio in ratios.items()}}
 
 
 def _describe_update(

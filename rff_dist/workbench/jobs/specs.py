@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.workbench.jobs import places, training
+from rff_dist.workbench.tables import encoding
 
 if TYPE_CHECKING:
     from rff_dist.workbench.jobs import fits
@@ -22,18 +23,8 @@ _MODEL = (
 _TEST = "Path or URL of test data to evaluate the model on. By default cross-validation judges it."
 
 
-class Supervised:
-    """A job that trains on rows with targets or labels."""
-
-    def open_data(self: Any) -> tuple[fits.JobData, fits.JobData | None]:
-        """Open the data to train on and the test data; see `open_supervised`."""
-        from rff_dist.workbench.jobs.fits import open_supervised
-
-        return open_supervised(self.source, self.test, self.folds.groups, self.classify)
-
-
 @fields.group
-class Train(Supervised):
+class Train:
     """Train a ridge regression or a classifier, choose what is left open, and publish the model."""
 
     reason: ClassVar[str] = "fitted"
@@ -54,18 +45,13 @@ class Train(Supervised):
         self.folds.check(self.options.alpha, self.options.n_components)
         self.fit.check()
 
-    @property
-    def classify(self) -> bool:
-        """Whether `y` holds labels instead of targets."""
-        return self.classes.classify
-
     @cached_property
     def fit(self) -> fits.Fit:
         """What to train, as the library takes it."""
         from rff_dist.classify.predict import SQUARED
         from rff_dist.workbench.jobs.fits import Fit
 
-        loss = (self.classes.loss or SQUARED) if self.classify else None
+        loss = (self.classes.loss or SQUARED) if self.classes.classify else None
         options = dataclasses.replace(self.options, cv=self.folds.cv)
         return Fit(options, loss, self.classes.class_weight, self.compared.candidates(options))
 
@@ -307,7 +293,7 @@ class Ingest:
     id: str | None = fields.option(
         "Column of ids of the rows, integers or text, which are written next to predictions.", None
     )
-    encoding_of: places.TableEncoding
+    tables: places.TableOptions
     holdout: fields.Share | None = fields.option(
         "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr next to "
         "data.zarr. Rows of one group stay together.",
@@ -413,10 +399,17 @@ class Split:
 
 
 @fields.group
-class AutoEncoding(places.TableEncoding):
-    """How tables are read and become numbers; by default medians replace missing values."""
+class AutoEncoding(encoding.Encoding):
+    """How columns become numbers; by default medians replace missing values."""
 
-    impute: places.Impute = fields.like(places.TableEncoding, "impute", "median")
+    impute: encoding.Impute = fields.like(encoding.Encoding, "impute", "median")
+
+
+@fields.group
+class AutoTables(places.TableOptions):
+    """How tables are read and become numbers, by default with medians for missing values."""
+
+    encoding: AutoEncoding
 
 
 @fields.group
@@ -444,7 +437,7 @@ class Auto:
     weight: str | None = fields.option("Column of sample weights.", None)
     id: str | None = fields.option("Column of ids of the rows.", None)
     drop: fields.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
-    encoding_of: AutoEncoding
+    tables: AutoTables
     n_components: Literal["auto"] | fields.Count = fields.option(
         "Number of features, D. auto: by the number of rows and the memory.",
         "auto",

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 from rff_dist import fields
 from rff_dist.classify.fit import FittedModel
+from rff_dist.data import labelled
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, RFFDistError
+from rff_dist.errors import DataError, RFFDistError, StorageError
 from rff_dist.models import versions
 from rff_dist.ridge import models
 from rff_dist.ridge.choices import Choices
-from rff_dist.storage import locations, output_places, records
+from rff_dist.storage import datasets, locations, output_places, records
+from rff_dist.storage.columns import column_of
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import fits, judging, specs, steps, verdict
@@ -62,7 +64,7 @@ def train(job: specs.Train, do: steps.Runner) -> Training:
     Raises RFFDistError, before the engine starts, if the options do not suit the data, another run writes to
       the same place, or a model cannot be written there; then as each step.
     """
-    fit, (data, test) = job.fit, job.open_data()
+    fit, (data, test) = job.fit, open_data(job)
     output = steps.check_place(job.destination, [] if data.rows.url is None else [data.rows.url])
     check_test(data, test)
     fit.check_data(data.rows)
@@ -168,6 +170,41 @@ def trained_models(folder: locations.Location) -> list[locations.Location]:
 
 
 # -- its steps -------------------------------------------------------------------------------------
+
+
+def open_data(job: specs.Train) -> tuple[fits.JobData, fits.JobData | None]:
+    """Open the data to train on, and test data if there are any, with groups if their rows have them too."""
+    group_by = job.folds.groups
+    data = _open(job, job.source.data, group_by)
+    if job.test is None:
+        return data, None
+    try:
+        return data, _open(job, job.test, group_by)
+    except StorageError as error:
+        if group_by is None:
+            raise
+        alone = _open(job, job.test, None)
+        logger.warning("test rows count as independent, for want of groups: %s", error)
+        return data, alone
+
+
+def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
+    """Open data to train on or to evaluate on.
+
+    `url`: of the job's own data, or of test data.
+    `group_by`: name of an array of groups. Rows of one group are in one fold.
+    Raises DataError if there are no targets.
+    """
+    source, classify = job.source, job.classes.classify
+    names = source.names() if url == source.data else source.names() | {"version": None}
+    dataset = datasets.open_dataset(url, **(names | {"y": None} if classify else names))
+    if dataset.n_targets < 1 and not classify:
+        raise DataError(
+            f"{redact(url)} has no targets to train on; write them with the data, or name their array with "
+            "`y`"
+        )
+    rows = dataset if group_by is None else labelled.GroupedDataset(dataset, column_of(dataset, group_by))
+    return fits.JobData(rows, column_of(dataset, source.y) if classify else None)
 
 
 def check_test(data: fits.JobData, test: fits.JobData | None) -> None:

@@ -17,7 +17,7 @@ Resources 50.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from rff_dist.data import blocks
 from rff_dist.fields import values_of
+from rff_dist.ridge import held_out
 from rff_dist.ridge.describe import TITLES
 from rff_dist.text import number
 from rff_dist.typing import FloatArray, IntArray, Summary
@@ -76,20 +78,18 @@ class Difference:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
-    """Models compared on rows that none of them was trained on.
+class JudgedRows:
+    """Rows to compare models on, which none of the models was trained on.
 
     `by`: {"test", "cross-validation", "leave-one-out"}. How these rows were kept from the models.
-    `n_available`: rows that there are; `y` may be a sample of them.
+    `n_available`: rows that there are; these may be a sample of them.
     `numbers`: int64 array of shape (n_rows,). The rows' numbers in their data.
     `X`: array of shape (n_rows, n_features).
-    `y`: float64 array of shape (n_rows, n_targets), or int64 array of shape (n_rows,) of classes.
-    `predictions`: by the model's name; `OURS` is among them.
-    `classes`: labels in words; None for a regression.
+    `y`: float64 array of shape (n_rows, n_targets). Targets; −1 and +1 for classes.
     `weights`: float64 array of shape (n_rows,), or None. Above 0.
     `groups`: array of shape (n_rows,), or None. Rows of one group are not independent.
-    `n_folds`: folds that the rows were left out by; 0 for test rows.
-    `notes`: sentences on what was not compared.
+    `folds`: the folds that leave them out; None for test rows, or if each is left out by itself.
+    `split`: int64 array of shape (n_rows,). Which split leaves each row out.
     """
 
     by: str
@@ -97,12 +97,30 @@ class Comparison:
     numbers: IntArray
     X: NDArray[Any]
     y: NDArray[Any]
-    predictions: Mapping[str, Predictions]
-    classes: list[str] | None = None
     weights: FloatArray | None = None
     groups: NDArray[Any] | None = None
+    folds: held_out.FoldModels | None = None
+    split: IntArray | None = None
+
+    @property
+    def block(self) -> blocks.Rows:
+        return blocks.Rows(blocks.Block(0, 0, len(self.X)), self.X, self.y, self.weights)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Comparison(JudgedRows):
+    """Models compared on rows, whose `y` may also be an int64 array of shape (n_rows,) of classes.
+
+    `predictions`: by the model's name; `OURS` is among them.
+    `classes`: labels in words; None for a regression.
+    `n_folds`: folds that the rows were left out by; 0 for test rows.
+    `notes`: sentences on what was not compared.
+    """
+
+    predictions: Mapping[str, Predictions]
+    classes: list[str] | None = None
     n_folds: int = 0
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def with_model(self, name: str, predictions: Predictions) -> Comparison:
         """Return the comparison with another model, before the last one, which knows no columns."""
@@ -265,7 +283,8 @@ class Comparison:
         if self.measure == "rmse":
             return number(value[0])
         if self.measure == "r2":
-            return number(_mean_known(value))
+            known = [r2 for r2 in value if r2 is not None]
+            return number(sum(known) / len(known) if known else None)
         if self.measure == "log_loss":
             return number(value)
         shown_as_share = self.weights is not None or self.n_rows > 1_000
@@ -387,11 +406,6 @@ def with_naive(y: NDArray[Any], n_classes: int, weights: FloatArray | None) -> d
 
 def _and(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _mean_known(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _cell(value: Any) -> str:

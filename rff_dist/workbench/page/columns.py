@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.classify.predict import calibration_of, class_names, class_of, read_classes
-from rff_dist.data import blocks, labelled, samples
+from rff_dist.data import blocks, samples
 from rff_dist.features import kinds
 from rff_dist.fitting import predicting
 from rff_dist.kernels import stationary
@@ -279,8 +279,7 @@ def _draw_curves(
             axes.set_xticks(ends_of, [_date(end) for end in ends_of])
         elif not levels:
             pictures.round_ticks(axes)
-        axes.set_xlabel(column.name, color=pictures.MUTED, parse_math=False)
-        pictures.plain_axes(axes)
+        pictures.plain_axes(axes, column.name)
         ends = ", ".join(
             f"{name} from {value_words(heights[0, at])} to {value_words(heights[-1, at])}"
             for at, name in lines.items()
@@ -397,9 +396,7 @@ class PageSample:
 def sample_data(data: fits.JobData, model: models.RidgeModel) -> PageSample:
     """Sample up to 2,000 rows of the data."""
     dataset = data.rows
-    if data.labels is not None:
-        dataset = labelled.LabelledDataset(dataset, data.labels, read_classes(model))
-    X, y, _ = samples.sample_rows(dataset, SEED, n_rows=SAMPLE_ROWS)
+    X, y, _ = samples.sample_rows(data.with_targets(model), SEED, n_rows=SAMPLE_ROWS)
     assert y is not None  # the model was trained on targets
     names = list(dataset.feature_names or model.card.get("feature_names") or dataset.column_names)
     return PageSample(X, y, names, _table_columns(names, recipes.recipe_of(model.card)), target_names(model))

@@ -20,13 +20,34 @@ from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_intervals_in_memory
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
-from rff_dist.workbench.jobs import cluster, fits, judging, specs, verdict
+from rff_dist.workbench.jobs import cluster, fits, judging, refresh, specs, train, verdict
 from rff_dist.workbench.page import columns, pictures
 from rff_dist.workbench.results import clusters as results
 from rff_dist.workbench.results import document, html, updates
 from rff_dist.workbench.results import models as results_models
 from rff_dist.workbench.results import rows as rows_words
-from rff_dist.workbench.results.words import value_words
+from rff_dist.workbench.results.words import time_words, value_words
+
+type Result = train.Training | refresh.Updated | cluster.Clustered
+
+
+def page_of(
+    result: Result, job: Any, *, times: Callable[[], clock.Times], command: str | None = None
+) -> document.Document:
+    """Return the page about what a job made: a model that was trained or updated, or clusters.
+
+    `job`: its spec.
+    `times`, `command`: see `model_page`.
+    """
+    about: dict[str, Any] = {"times": times, "command": command}
+    if isinstance(result, cluster.Clustered):
+        return clusters_page(result, job, times=times)
+    if isinstance(result, refresh.Updated):
+        assert result.challenger is not None  # else there is nothing to describe
+        data = fits.JobData(result.dataset)
+        return model_page(data, result.challenger, place=job.model, update=result.record, **about)
+    about |= {"comparison": result.comparison, "metrics": result.metrics}
+    return model_page(result.data, result.model, place=job.destination.model, **about)
 
 
 def clusters_page(
@@ -85,6 +106,9 @@ MAX_APPROXIMATED = 8_192  # largest D whose approximation of the kernel is measu
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 INTERVAL_ROWS = 1_000  # each takes D² operations, four times
 NEGLIGIBLE = 1e-4  # error of an approximated kernel value that needs no table
+_CLOUD: dict[str, Any] = {"s": 9, "alpha": 0.45, "color": pictures.BLUE, "linewidths": 0}
+_GUIDE: dict[str, Any] = {"color": pictures.INK, "lw": 1.2, "ls": "--"}
+_RESIDUAL = "observed − predicted"
 
 
 def write_report(
@@ -150,7 +174,7 @@ def model_page(
         f"{model.card['n_samples']:,} training rows",
         *([] if comparison is None else [comparison.rows_words]),
         f"model {model.digest()[:8]}",
-        *([str(model.card["created"])[:16].replace("T", " ")] if model.card.get("created") else []),
+        *([time_words(model.card["created"])] if model.card.get("created") else []),
     ]
     page = document.Document(f"Report: {redact(place)}", lead=lead, chips=chips)
     if update is not None:
@@ -220,8 +244,7 @@ def _draw_scores(page: document.Document, comparison: verdict.Comparison) -> Non
     axes.set_yticks(range(len(found)), found, parse_math=False)
     axes.invert_yaxis()
     title = describe.TITLES[comparison.measure]
-    axes.set_xlabel(f"{title}, with its {verdict.LEVEL:.0%} interval", color=pictures.MUTED)
-    pictures.plain_axes(axes)
+    pictures.plain_axes(axes, f"{title}, with its {verdict.LEVEL:.0%} interval")
     shown = "; ".join(f"{name} {value_words(value)}" for name, (value, _, _) in found.items())
     better = "Larger" if comparison.measure in ("accuracy", "r2") else "Smaller"
     words = f"{better} is better. Models are compared row by row, which shows more than these intervals."
@@ -262,22 +285,20 @@ def _residual_section(
         residuals = observed - fitted
         figure = pictures.figure_of(9.6, 3.4)
         left, middle, right = figure.subplots(1, 3)
-        middle.scatter(fitted, residuals, s=9, alpha=0.45, color=pictures.BLUE, linewidths=0)
-        middle.axhline(0.0, color=pictures.INK, lw=1.2, ls="--")
-        middle.set_xlabel(f"predicted {name}", color=pictures.MUTED, parse_math=False)
-        middle.set_ylabel("observed − predicted", color=pictures.MUTED)
-        left.scatter(fitted, observed, s=9, alpha=0.45, color=pictures.BLUE, linewidths=0)
+        middle.scatter(fitted, residuals, **_CLOUD)
+        middle.axhline(0.0, **_GUIDE)
+        left.scatter(fitted, observed, **_CLOUD)
         ends = [min(observed.min(), fitted.min()), max(observed.max(), fitted.max())]
-        left.plot(ends, ends, color=pictures.INK, lw=1.2, ls="--")
-        left.set_xlabel(f"predicted {name}", color=pictures.MUTED, parse_math=False)
-        left.set_ylabel(f"observed {name}", color=pictures.MUTED, parse_math=False)
+        left.plot(ends, ends, **_GUIDE)
         n_bins = min(40, max(5, len(residuals) // 10))
         right.hist(residuals, bins=n_bins, color=pictures.BLUE, edgecolor="white", lw=0.5)
-        right.axvline(0.0, color=pictures.INK, lw=1.2, ls="--")
-        right.set_xlabel("observed − predicted", color=pictures.MUTED)
-        right.set_ylabel("rows", color=pictures.MUTED)
-        for axes in (left, middle, right):
-            pictures.plain_axes(axes)
+        right.axvline(0.0, **_GUIDE)
+        for axes, across, up in (
+            (left, f"predicted {name}", f"observed {name}"),
+            (middle, f"predicted {name}", _RESIDUAL),
+            (right, _RESIDUAL, "rows"),
+        ):
+            pictures.plain_axes(axes, across, up)
             pictures.round_ticks(axes)
         low, median, high = map(value_words, np.quantile(residuals, [0.05, 0.5, 0.95]))
         words = f"Nine of ten residuals lie between {low} and {high}; their median is {median}."
@@ -301,12 +322,10 @@ def _draw_residuals_by_column(
     figure = pictures.figure_of(9.6, 3.0)
     panels = np.atleast_1d(figure.subplots(1, len(order), sharey=True))
     for axes, column in zip(panels, order, strict=True):
-        axes.scatter(X[:, column], residuals, s=9, alpha=0.45, color=pictures.BLUE, linewidths=0)
-        axes.axhline(0.0, color=pictures.INK, lw=1.2, ls="--")
-        axes.set_xlabel(sample.names[column], color=pictures.MUTED, parse_math=False)
-        pictures.plain_axes(axes)
+        axes.scatter(X[:, column], residuals, **_CLOUD)
+        axes.axhline(0.0, **_GUIDE)
+        pictures.plain_axes(axes, sample.names[column], "" if axes is not panels[0] else _RESIDUAL)
         pictures.round_ticks(axes)
-    panels[0].set_ylabel("observed − predicted", color=pictures.MUTED)
     names = ", ".join(sample.names[column] for column in order)
     page.picture(
         html.png_of(figure),
@@ -408,10 +427,8 @@ def _draw_roc(page: document.Document, positive: NDArray[np.bool_], scores: NDAr
     figure = pictures.figure_of(4.2, 3.6)
     axes = figure.subplots()
     axes.plot(false, true, color=pictures.BLUE, lw=2.0)
-    axes.plot([0, 1], [0, 1], color=pictures.INK, lw=1.2, ls="--")
-    axes.set_xlabel(f"share of other rows that are called {name}", color=pictures.MUTED, parse_math=False)
-    axes.set_ylabel(f"share of {name} that is found", color=pictures.MUTED, parse_math=False)
-    pictures.plain_axes(axes)
+    axes.plot([0, 1], [0, 1], **_GUIDE)
+    pictures.plain_axes(axes, f"share of other rows that are called {name}", f"share of {name} that is found")
     words = f"ROC curve of {name}: the area under it (ROC AUC) is {area:.3f}; 0.5 is chance, 1 is perfect."
     page.picture(html.png_of(figure), words, words, shrinks=True)
 

@@ -134,8 +134,7 @@ def save_error_curve(
     handles += axes.plot([], [], color=MUTED, lw=1.0, ls=":", label="1/√D through the last point")
     handles.append(axes.axhline(wanted, color=INK, lw=1.0, label=f"wanted: {wanted:g}"))
     _label_components(axes, n_components)
-    axes.set_ylabel("error", color=MUTED)
-    plain_axes(axes)
+    plain_axes(axes, up="error")
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
     return _save(figure, Path(path))
 
@@ -197,8 +196,7 @@ def save_cross_validation(
     if isinstance(alpha, float):
         left.axvline(alpha, color=_COLOURS[1], lw=1.0, ls=":", label=f"the model's: alpha = {alpha:.2g}")
     left.set(xscale="log", yscale="log")
-    left.set_xlabel("alpha", color=MUTED)
-    left.set_ylabel("mean squared error / variance", color=MUTED)
+    plain_axes(left, "alpha", "mean squared error / variance")
     for axes in panels:
         plain_axes(axes)
         axes.yaxis.set_major_formatter("{x:g}")
@@ -232,8 +230,7 @@ def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidate
     shown = f"the best {len(ranked)} of" if n_candidates > len(ranked) else "all"
     title = f"{shown} {n_candidates} candidates; discs: within one standard error of the best"
     axes.set_title(title, loc="left", fontsize=9.5, color=MUTED)
-    axes.set_xlabel("mean squared error / variance, and its standard error", color=MUTED)
-    plain_axes(axes)
+    plain_axes(axes, "mean squared error / variance, and its standard error")
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,12 +276,10 @@ def save_alpha_paths(
         for alpha in np.unique(np.atleast_1d(np.asarray(chosen))[: len(_COLOURS)]):
             axes.axvline(alpha, color=_COLOURS[1], lw=1.2, ls="--", label=f"chosen: {alpha:.3g}")
         axes.set(xscale="log", yscale="log" if criterion.logarithmic else "linear")
-        axes.set_xlabel("alpha", color=MUTED)
-        axes.set_ylabel(criterion.label, color=MUTED)
         axes.yaxis.set_major_formatter("{x:g}")
         if criterion.logarithmic:
             axes.yaxis.set_minor_formatter("{x:g}")
-        plain_axes(axes)
+        plain_axes(axes, "alpha", criterion.label)
     _subtitle(panels[0], subtitle)
     handles, names = panels[0].get_legend_handles_labels()
     if shown < len(labels):
@@ -315,9 +310,9 @@ def save_clusters(path: PathLike, view: ClusterView, *, title: str, subtitle: st
             box = {"boxstyle": "circle,pad=0.22", "fc": "white", "ec": looks[i][0], "lw": 1.6}
             x, y = view.centres[i]
             axes.text(x, y, str(i), ha="center", va="center", fontsize=8.5, color=INK, bbox=box, zorder=4)
-    for which, share, place in zip(("first", "second"), view.shares, (axes.xaxis, axes.yaxis), strict=True):
-        place.set_label_text(f"{which} kernel principal component, {share:.1%} of the variance", color=MUTED)
-    plain_axes(axes)
+    first, second = (f"{share:.1%} of the variance" for share in view.shares)
+    words = "kernel principal component"
+    plain_axes(axes, f"first {words}, {first}", f"second {words}, {second}")
     return _save(figure, Path(path))
 
 
@@ -367,8 +362,11 @@ def _shades(n: int) -> list[tuple[float, ...]]:
     return [tuple(light + (dark - light) * share) for share in np.linspace(0 if n > 1 else 0.6, 1, n)]
 
 
-def plain_axes(axes: Any) -> None:
-    """Reduce axes to a light grid and two lines."""
+def plain_axes(axes: Any, across: str = "", up: str = "") -> None:
+    """Reduce axes to a light grid and two lines, and say what is across and what is up."""
+    for text, label in ((across, axes.set_xlabel), (up, axes.set_ylabel)):
+        if text:
+            label(text, color=MUTED, parse_math=False)
     axes.set_axisbelow(True)
     axes.grid(True, which="major", color="#e6e6e6", lw=0.7)
     axes.tick_params(colors=MUTED, which="both", labelsize=9)

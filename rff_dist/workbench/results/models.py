@@ -40,12 +40,23 @@ def choice_facts(model: models.RidgeModel, seed: int | None = None) -> Facts:
     """Return in words the features, the kernel and alpha of a model, and how they were chosen."""
     feature_map = model.feature_map
     features = {"kind": feature_map.kind, **feature_map.record()[0], **maps.spec_record(feature_map)}
+    return _chosen_facts(features, feature_map.n_components, model.plain_alpha, model.card, seed)
+
+
+def _chosen_facts(
+    features: Mapping[str, Any],
+    n_components: int,
+    alpha: float | Sequence[float],
+    card: Mapping[str, Any],
+    seed: int | None = None,
+) -> Facts:
+    """Return what every face says of a fitted model: what was chosen, how, and the errors that it has."""
     return {
-        "features": words.features_words(features, feature_map.n_components, seed),
+        "features": words.features_words(features, n_components, seed),
         "kernel": words.kernel_of_features(features),
-        "alpha": alpha_words(model.plain_alpha, model.card),
-        **estimate_facts(model.card),
-        **classifier_facts(model.card.get("classifier")),
+        "alpha": alpha_words(alpha, card),
+        **estimate_facts(card),
+        **classifier_facts(card.get("classifier")),
     }
 
 
@@ -78,6 +89,33 @@ def training_document(training: train.Training, job: specs.Train, run: Summary) 
         record,
         next=[["evaluate", job.destination.model, "DATA"]],
     )
+
+
+def refit_document(refitted: Summary, job: specs.Refit, run: Summary) -> Document:
+    """Return what was trained like another model; `run`: what ran it, see `words.run_facts`."""
+    model = job.destination.model
+    facts = {
+        "holds": words.plural(refitted["n_samples"], "row"),
+        "alpha": words.value_words(refitted["alpha"]),
+        **words.run_facts(run),
+        "digest": refitted["digest"][:16],
+    }
+    record = {"like": job.like, "data": job.source.data, **refitted, **run}
+    following = [["merge", job.like, model, "--model", "BOTH"]]
+    return Document(f"trained {model} like {job.like}", [facts], record=record, next=following)
+
+
+def merged_document(merged: Summary, job: specs.Merge) -> Document:
+    """Return what models were merged into."""
+    output = job.destination.model
+    facts = {
+        "holds": f"{merged['n_samples']:,} rows of {words.plural(len(merged['rows']), 'dataset')}",
+        "alpha": words.value_words(merged["alpha"]),
+        "digest": merged["digest"][:16],
+    }
+    title = f"merged {words.plural(len(job.models), 'model')} into {output}"
+    record = {"models": job.models, **merged}
+    return Document(title, [facts], record=record, next=[["evaluate", output, "DATA"]])
 
 
 def _training_facts(training: train.Training, seed: int) -> Facts:
@@ -302,13 +340,9 @@ def stored_facts(record: records.Record, products: Mapping[str, Any] | None) -> 
         "half-life": card.get("fading", {}).get("half_life"),
         "columns": words.listed(card.get("feature_names")),
         "targets": words.listed(card.get("target_names")),
-        "features": words.features_words(features, dimension),
-        "kernel": words.kernel_of_features(features),
+        **_chosen_facts(features, dimension, metadata["alpha"], card),
         "products": products
         and f"by {products['by']} here, {products['gflops_per_thread']:.0f}e9 a second on one thread",
-        "alpha": alpha_words(metadata["alpha"], card),
-        **estimate_facts(card),
-        **classifier_facts(classifier),
         "solver": f"{card['solver']['status'].replace('_', ' ')}; the sums for updates are {kept}",
         "made": f"{card['created']} with {packages}",
         # A model merged from several datasets has none.

@@ -1,23 +1,18 @@
-"""What is said of datasets, of rows that were appended or predicted, and of versions of models."""
+"""What is said of datasets: how they were made, changed and split, and what was predicted for their rows."""
 
-from __future__ import annotations
-
-import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import Any
 
 from rff_dist import fields
+from rff_dist.recipes import recipes
+from rff_dist.storage import datasets
 from rff_dist.text import some
 from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import ingest, predict, specs, split
 from rff_dist.workbench.results import words
-from rff_dist.workbench.results.document import Document, Heading, Part
-
-if TYPE_CHECKING:  # `models --help` must not wait for it
-    from rff_dist.recipes import recipes
-    from rff_dist.storage import datasets
-    from rff_dist.workbench.jobs import predict
-
-_DIGEST = re.compile("[0-9a-f]{64}")
+from rff_dist.workbench.results.document import Document, Heading, Paragraph, Part
+from rff_dist.workbench.tables.ingest import PARTS, Ingested
 
 
 def appended_document(record: Summary) -> Document:
@@ -26,7 +21,7 @@ def appended_document(record: Summary) -> Document:
     named, n_ingested = record["ingested"][:8], record["n_ingested"]
     more = f" … ({n_ingested:,})" if n_ingested > len(named) else ""
     facts = {
-        "rows": f"{record['n_before']:,} before, {record['n_after']:,} after",
+        "rows": words.change_words(record["n_before"], record["n_after"]),
         "from": ", ".join(named) + more or None,
         "skipped": skipped if record["n_skipped"] else None,
         "dropped": words.dropped_words(record["dropped_rows"]),
@@ -35,6 +30,56 @@ def appended_document(record: Summary) -> Document:
     }
     added = f"added {record['n_new']:,} rows to" if record["n_new"] else "nothing new for"
     return Document(f"{added} {record['data']}", [facts], record=record)
+
+
+def ingested_document(outcome: ingest.Made, job: specs.Ingest, seconds: float) -> Document:
+    """Return what became of files or a query: a dataset, perhaps with one for a test, or rows of one."""
+    if isinstance(outcome, Ingested):
+        found = appended_document(ingest.describe_appended(job, outcome, seconds))
+        return replace(found, record={**found.record, **asdict(outcome)})  # of all files
+    dataset, test = outcome if isinstance(outcome, tuple) else (outcome, None)
+    labelled = job.targets is not None and not dataset.n_targets
+    recipe = recipes.recipe_of(dataset.attributes)
+    record = {**describe_dataset(dataset), **describe_recipe(recipe), "seconds": seconds}
+    if test is not None:
+        record["test"] = {"path": test.url, "n_samples": test.n_samples}
+    facts = {
+        **dataset_facts(dataset),
+        "labels": "text, for a classifier" if labelled else None,
+        "seconds": words.seconds_words(seconds),
+        "test": None if test is None else f"{test.n_samples:,} rows in {test.url}",
+    }
+    weights = ["--sample-weight", "sample_weight"] if job.weight else []
+    classes = ["--classify"] if labelled else []
+    following = [["fit", job.data, "MODEL", *weights, *classes]] if job.targets else []
+    return Document(f"wrote {job.data}", [facts, *recipe_parts(recipe, 20)], record=record, next=following)
+
+
+def split_document(halves: split.Parts, job: specs.Split) -> Document:
+    """Return which rows a dataset was split into."""
+    share = halves.n_test / (halves.n_test + halves.n_train)
+    facts = {
+        "train": f"{halves.n_train:,} rows in {halves.train}",
+        "test": f"{halves.n_test:,} rows in {halves.test}, {share:.1%}",
+    }
+    following = [["fit", halves.train, "MODEL"]]
+    return Document(f"split {job.data} by {job.by}", [facts], record=asdict(halves), next=following)
+
+
+def forgotten_document(found: Summary, job: specs.Forget) -> Document:
+    """Return which rows were forgotten, and what still holds them: the record of `workbench.jobs.forget`."""
+    updates = found["updates"]
+    facts = {
+        "rows": words.change_words(found["n_before"], found["n_after"]),
+        **{update["model"]: f"{update['decision']}, {update['n_samples']:,} rows" for update in updates},
+        "expired": words.plural(len(found["expired"]), "version"),
+    }
+    holders = [(holder["what"], holder["why"], holder["until"]) for holder in found["holders"]]
+    caption = "what still holds them, or was learned from them"
+    table = words.Table(caption, ("where", "what", "until"), holders, is_facts=True)
+    still = table if holders else Paragraph("nothing still holds them")
+    title = f"forgot {words.plural(found['n_rows'], 'row')} of {job.data}"
+    return Document(title, [facts, still], record={"data": job.data, **found})
 
 
 def recipe_parts(recipe: recipes.Recipe | None, most: int | None = None) -> list[Part]:
@@ -75,8 +120,6 @@ def describe_dataset(dataset: datasets.ZarrDataset) -> dict[str, Any]:
 
 def split_words(attributes: Mapping[str, Any]) -> str | None:
     """Return how rows for a test were chosen when a table was ingested; None if that is unknown."""
-    from rff_dist.workbench.tables.ingest import PARTS
-
     parts = attributes.get(PARTS)
     if not isinstance(parts, Mapping) or "holdout" not in parts:  # another program's attribute
         return None
@@ -121,12 +164,3 @@ def predicted_document(predicted: predict.Predicted, run: Summary) -> Document:
         **words.run_facts(run),
     }
     return Document(f"wrote {record['output']}", [facts], record=record)
-
-
-def version_cell(value: Any) -> str:
-    """Return a value of `version_rows` as a table shows it: digests by the digits that tell them apart."""
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    if isinstance(value, str):
-        return f"{value[:8]}…" if _DIGEST.fullmatch(value) else value
-    return words.value_words(value)

@@ -1,11 +1,14 @@
 """Facts and tables as every face shows them, and how they write values."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rff_dist.checks import is_number
 from rff_dist.text import number, some
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 #: Names and values in words; a value of None is not shown.
 type Facts = dict[str, str | None]
@@ -65,6 +68,20 @@ def listed(names: Sequence[Any] | None) -> str | None:
 def seconds_words(seconds: float) -> str:
     """Return seconds with as many digits as anyone wants to read."""
     return f"{seconds:.2f}" if seconds < 1 else f"{seconds:.1f}"
+
+
+def time_words(when: str) -> str:
+    """Return a time in ISO 8601 to the minute.
+
+    >>> time_words("2026-11-22T02:00:17+00:00")
+    '2026-11-22 02:00'
+    """
+    return when[:16].replace("T", " ")
+
+
+def change_words(n_before: int, n_after: int) -> str:
+    """Return how many rows there were before a change, and after it."""
+    return f"{n_before:,} before, {n_after:,} after"
 
 
 def ranges_words(ranges: Sequence[Sequence[int]]) -> str:
@@ -167,3 +184,12 @@ def engine_words(engine: Mapping[str, Any]) -> str:
     if engine["kind"] == "serial":
         return f"this process, {threads}"
     return f"{engine['kind']}, {plural(engine['n_workers'], 'worker')} × {threads}"
+
+
+def version_cell(value: Any) -> str:
+    """Return a value of `version_rows` as a table shows it: digests by the digits that tell them apart."""
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, str):
+        return f"{value[:8]}…" if _DIGEST.fullmatch(value) else value
+    return value_words(value)

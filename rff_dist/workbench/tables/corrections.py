@@ -7,6 +7,7 @@ import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes, tables
+from rff_dist.recipes.reading import Reading
 from rff_dist.storage import appending, columns, corrections, locations
 from rff_dist.typing import IntArray, PathLike
 from rff_dist.workbench.tables import files, ingest, roles
@@ -25,7 +26,7 @@ def correct(source: PathLike, url: PathLike, *, by: str, message: str | None = N
     (file,) = files.find_files(source)
     with files.fetch(file) as path, appending.editing(locations.parse_location(url)) as dataset:
         recipe = recipes.recipe_of(dataset.attributes)
-        reading = tables.Reading() if recipe is None else recipe.reading
+        reading = Reading() if recipe is None else recipe.reading
         table = files.open_table(path, file.kind, reading, {})
         rows = _rows_of(dataset, by, _column(table, by))
         opened = [Input(files.identify(file, path, []), table, path)]
@@ -42,7 +43,7 @@ def read_rows_to_change(source: PathLike, dataset: appending.Editing, by: str | 
     """
     (file,) = files.find_files(source)
     with files.fetch(file) as path:
-        table = files.open_table(path, file.kind, tables.Reading(), {})
+        table = files.open_table(path, file.kind, Reading(), {})
         column = by or table.schema.names[0]
         if by == columns.ID and columns.ID not in table.schema.names:
             # the file may call ids as the ingested table did

@@ -16,6 +16,7 @@ from pyarrow import csv as arrow_csv
 
 from rff_dist.errors import StorageError
 from rff_dist.recipes import notations, tables
+from rff_dist.recipes.reading import Reading
 
 _SAMPLE_BYTES, _PIECE = 2**16, 2**20
 _LONGEST_LINE = 2**26
@@ -103,7 +104,7 @@ def _skip_comment(row: Any) -> str:
     return "skip" if row.text.startswith("#") else "error"
 
 
-def csv_table(path: Path, reading: tables.Reading) -> tables.Table:
+def csv_table(path: Path, reading: Reading) -> tables.Table:
     """Return a file as a table; the first block of the file decides the types of its columns.
 
     Raises StorageError if it cannot be read. The table's batches raise DataError if a value has another type.
@@ -134,7 +135,7 @@ def _ahead(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBat
             yield batch
 
 
-def find_dialect(path: Path, reading: tables.Reading) -> Dialect:
+def find_dialect(path: Path, reading: Reading) -> Dialect:
     """Find out how a file is written, from its first lines; all of it is scanned for the encoding.
 
     A file that is not UTF-8 is taken for Windows-1252, which includes Latin-1.
@@ -173,7 +174,7 @@ def find_dialect(path: Path, reading: tables.Reading) -> Dialect:
         is_quoted,
         # Arrow refuses a row that is longer than a block; a block costs a little for each column
         max(2**20, min(512 * longest, 2**24), 16 * longest),
-        reading.missing,
+        reading.missing or (),
         n_above,
         has_comments,
         has_ends,

@@ -19,6 +19,7 @@ from pyarrow import compute
 from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes import tables
+from rff_dist.recipes.reading import Reading
 from rff_dist.storage import locations
 from rff_dist.typing import PathLike
 from rff_dist.workbench.tables import array_files, csv_files
@@ -298,7 +299,7 @@ def table_kind(path: str) -> str | None:
 # -- as tables -------------------------------------------------------------------------------------
 
 
-def open_table(path: Path, kind: str, reading: tables.Reading, partitions: Mapping[str, Any]) -> tables.Table:
+def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str, Any]) -> tables.Table:
     """Open a file as a table; its rows are not read yet.
 
     `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".zarr"}.

@@ -22,11 +22,13 @@ from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes
 from rff_dist.recipes.notations import Notation, find_notations, notation_notes, suspicions, with_notations
-from rff_dist.recipes.tables import Reading, Table, kind_of, listed
+from rff_dist.recipes.reading import Reading
+from rff_dist.recipes.tables import Table, kind_of, listed
 from rff_dist.storage import appending, datasets, locations, output_places, writing
 from rff_dist.typing import PathLike
 from rff_dist.workbench.tables import array_files, files, learn, queries, rows
 from rff_dist.workbench.tables import roles as table_roles
+from rff_dist.workbench.tables.encoding import Encoding
 from rff_dist.workbench.tables.roles import Roles, TablePlan
 from rff_dist.workbench.tables.rows import Input, Journal, RowSelection
 
@@ -69,7 +71,7 @@ class Preparing:
     `recipe`: the recipe of another table, which is used as it is: nothing is learned then.
     """
 
-    encoding: learn.Encoding = field(default_factory=learn.Encoding)
+    encoding: Encoding = field(default_factory=Encoding)
     reading: Reading = field(default_factory=Reading)
     recipe: recipes.Recipe | None = None
 
@@ -449,7 +451,11 @@ def _read(
     notes = {table.name: table.notes for table in tables}
     unread = [name for name in columns if recipe is None and name not in notations]
     doubts = suspicions(tables[0], unread)
-    notes[tables[0].name] = [*tables[0].notes, *notation_notes(notations, preparing.reading.missing), *doubts]
+    notes[tables[0].name] = [
+        *tables[0].notes,
+        *notation_notes(notations, preparing.reading.missing or []),
+        *doubts,
+    ]
     notes = {name: lines for name, lines in notes.items() if lines}
     left_out = {} if index is None else {index: "it numbers the rows; `keep_index` keeps it"}
     named = replace(

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import pyarrow
 
-from rff_dist.checks import check_name
 from rff_dist.data import blocks, folding
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes
 from rff_dist.recipes.tables import kind_of, listed, to_numbers, to_text
 from rff_dist.statistics import inspection
 from rff_dist.typing import FloatArray, IntArray
+from rff_dist.workbench.tables.encoding import Encoding
 
 #: With `categories` "auto" and targets, columns with more levels become target means.
 FEW_LEVELS = 20
@@ -40,41 +40,8 @@ MAX_BYTES = 2**27
 # Means of all rows would predict the targets that are in them: noise, of 3,000 rows with 900 levels.
 #: The folds of cross-fitted target means; their seed is none that folds of rows to train on have.
 _FOLDS = folding.HashFolds(5, 2**40 + 1)
-CATEGORIES = ("auto", "one-hot", "target")
-IMPUTE = ("none", "median", "mean", "median-only", "most-frequent")
 #: Above this share of missing values a column marks them, if so many are there to learn from.
 _MARKED_SHARE, _MARKED_ROWS = 0.01, 10
-
-
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """How text, dates and missing values become numbers.
-
-    `categories`: {"auto", "one-hot", "target"}. What text becomes: a column of 0 and 1 for each level, or the
-      mean target of the level. "auto" takes means above 20 levels if there are targets, and leaves out text
-      whose values rarely come twice.
-    `dates`: the parts of dates that are used, of `DATE_PARTS`. None takes elapsed days, the day of the year,
-      the weekday and the hour, as far as they vary.
-    `impute`: {"none", "median", "mean", "median-only", "most-frequent"}. What missing values become. With
-      "median" and "mean", a column of 0 and 1 marks them where more than 1 %, and 10 rows or more, are
-      missing. Missing text becomes the most frequent level with "most-frequent", else a level of its own.
-    `keep_index`: whether a first column that only numbers the rows is an input; see `find_index`.
-    Raises InvalidParameterError if a name is unknown.
-    """
-
-    categories: str = "auto"
-    dates: Sequence[str] | None = None
-    impute: str = "none"
-    keep_index: bool = False
-
-    def __post_init__(self) -> None:
-        check_name(self.categories, CATEGORIES, "categories")
-        check_name(self.impute, IMPUTE, "impute")
-        unknown = [part for part in self.dates or [] if part not in recipes.DATE_PARTS]
-        if unknown or self.dates == []:
-            raise InvalidParameterError(
-                f"`dates`={self.dates!r}; expected some of {listed(recipes.DATE_PARTS)}"
-            )
 
 
 @dataclass(frozen=True, slots=True)

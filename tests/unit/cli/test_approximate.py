@@ -68,8 +68,8 @@ def test_approximate_takes_the_better_map_where_it_is_to_choose(tmp_path):
     ("options", "option", "expected"),
     [
         (["--error", "0"], "error", "above 0"),
-        (["--delta", "1"], "delta", "between 0 and 1"),
-        (["--confidence", "0"], "confidence", "between 0 and 1"),
+        (["--delta", "1"], "delta", "above 0 and below 1"),
+        (["--confidence", "0"], "confidence", "above 0 and below 1"),
         (["--map", "complex"], "map", "auto, pairs or phases"),
         (["--n-components", "7"], "n_components", "take 8"),
         (["--n-samples", "1"], "n_samples", "2"),

@@ -15,9 +15,9 @@ from rff_dist.data.columns import MemoryColumn
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.workbench.cli.auto import fit_trees
 from rff_dist.workbench.jobs import judging
 from rff_dist.workbench.jobs.fits import Fit, JobData
+from rff_dist.workbench.jobs.trees import fit_trees
 from rff_dist.workbench.jobs.verdict import LINEAR, OURS, TREES
 
 ENGINE = SerialEngine()

@@ -32,7 +32,9 @@ def regression(y, ours, other, name=LINEAR, **options):
         name: Predictions(np.asarray(other)[:, np.newaxis]),
     }
     models |= with_naive(y, 0, options.get("weights"))
-    return Comparison("test", len(y), np.arange(len(y)), np.zeros((len(y), 1)), y, models, **options)
+    return Comparison(
+        "test", len(y), np.arange(len(y)), np.zeros((len(y), 1)), y, predictions=models, **options
+    )
 
 
 def classes(y, models):
@@ -43,7 +45,7 @@ def classes(y, models):
         np.arange(len(y)),
         np.zeros((len(y), 1)),
         y,
-        {**found, **with_naive(y, 3, None)},
+        predictions={**found, **with_naive(y, 3, None)},
         classes=NAMES,
     )
 

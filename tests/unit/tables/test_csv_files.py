@@ -10,8 +10,8 @@ import pytest
 
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.recipes import recipe_of
-from rff_dist.recipes.tables import Reading
 from rff_dist.storage.columns import open_column
 from rff_dist.workbench.tables.csv_files import find_dialect, has_names
 from tests.tables import ingest, ingest_more

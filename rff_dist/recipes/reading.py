@@ -1,0 +1,54 @@
+"""How CSV files are read: options of jobs that take tables. Light, since the command line imports it."""
+
+import codecs
+from typing import ClassVar, Literal
+
+from rff_dist import fields
+from rff_dist.errors import InvalidParameterError
+
+
+@fields.group
+class Reading:
+    """How CSV files are written; what is not given is found out from each file.
+
+    Raises InvalidParameterError if the delimiter or the encoding is not valid.
+    """
+
+    panel: ClassVar[str] = "Tables"
+
+    header: bool | None = fields.option(
+        "Column names in the first line of a CSV file. Without them (`--no-header`) the columns are called "
+        "0, 1, …. Detected by default.",
+        default=None,
+    )
+    delimiter: str | None = fields.option(
+        "Separator of the cells of a CSV file. Detected by default.", default=None, unit="CHARACTER"
+    )
+    encoding: str | None = fields.option(
+        "Text encoding of a CSV file, such as latin-1. By default utf-8, or cp1252 if the file is not valid "
+        "utf-8.",
+        default=None,
+    )
+    missing: fields.Names | None = fields.option(
+        "Texts of a CSV file that mean missing in columns of numbers and dates, such as -999, in addition to "
+        "empty cells, NA, NaN, null and ?.",
+        default=None,
+        unit="TEXT,…",
+    )
+    date_order: Literal["dmy", "mdy"] | None = fields.option(
+        "Order of day and month in dates such as 03/04/2024, if both orders would do.", default=None
+    )
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise InvalidParameterError(
+                f"`delimiter` is {self.delimiter!r}; expected one character, such as ';'"
+            )
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise InvalidParameterError(
+                    f"`encoding` is {self.encoding!r}, which is not known; expected one such as 'utf-8', "
+                    "'latin-1' or 'cp1251'"
+                ) from None

@@ -1,0 +1,244 @@
+"""The commands that run a job: each gets its spec and the cluster, and returns what the job found."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
+from rff_dist.errors import InvalidParameterError
+from rff_dist.workbench.cli import display, messages, shell
+from rff_dist.workbench.jobs import specs
+from rff_dist.workbench.results.document import Document
+
+logger = logging.getLogger(__name__)
+
+_PLOT = fields.option(
+    "Draw the errors that alpha and D are chosen by: against both.", None, unit="PNG", writes=True
+)
+_REPORT = fields.option(
+    "Write one HTML page about the result, without other files: data, errors, columns, lineage.",
+    None,
+    unit="HTML",
+    writes=True,
+)
+
+
+@shell.command(
+    "rff-dist auto prices.csv --target price",
+    "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
+)
+def auto(job: specs.Auto, where: Cluster, report: str | None = _REPORT) -> Document:
+    """Train and register a model from a table, test it, and compare it with others."""
+    from rff_dist.workbench.jobs import auto, train, trees
+    from rff_dist.workbench.results.auto import auto_document
+
+    passes = display.Passes(where)
+    passes.clock.begin("ingest")
+    prepared = auto.prepare_table(job, observer=display.count_rows("ingest"))
+    to_train = auto.training_of(job, prepared)
+    try:
+        training = train.train(to_train, passes.runner)
+    except BaseException as error:
+        place = auto.folder_of(job)
+        error.add_note(f"its rows are ingested in {place}, and the same command goes on from there")
+        raise
+    passes.at_work("baselines")
+    training = trees.with_trees(training, job.seed)
+    passes.write_page(report, training, to_train)
+    return auto_document(training, to_train, prepared, {"report": report, **passes.facts()})
+
+
+@shell.command(
+    "rff-dist ingest bikes.csv bikes.zarr --targets rentals",
+    "rff-dist ingest sales.csv sales.zarr --targets price --id order --impute median --holdout 10%",
+    "rff-dist ingest measurements/ data.zarr --targets x,y --columns a,b,c",
+    "rff-dist ingest 'new/*.parquet' data.zarr --append --message 'Monday'",
+    "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --targets price --sql file:sales.sql",
+)
+def ingest(job: specs.Ingest) -> Document:
+    """Turn files or a query into a dataset, or append them to one; memory does not grow with the rows."""
+    from rff_dist.workbench.jobs.ingest import ingest
+    from rff_dist.workbench.results import rows
+    from rff_dist.workbench.tables.queries import holds_password
+
+    if job.connection is not None and holds_password(job.connection):
+        logger.warning(
+            "`connection` holds a password, which all users of this machine can see while the command runs; "
+            "give the connection as env:NAME or file:PATH, or by RFF_DIST_SQL in the environment"
+        )
+    start = time.perf_counter()
+    outcome = ingest(job, observer=display.count_rows("ingest"))
+    return rows.ingested_document(outcome, job, time.perf_counter() - start)
+
+
+@shell.command(
+    "rff-dist fit data.zarr model",
+    "rff-dist fit data.zarr model --kernel matern:nu=1.5 --length-scale median --features fourier",
+    "rff-dist fit data.zarr model --classify --loss logistic",
+    "rff-dist fit data.zarr model --n-folds 10 --alphas 1e-6:1e3:30 --n-components 512,1024 --plot cv.png",
+)
+def fit(job: specs.Train, where: Cluster, plot: str | None = _PLOT, report: str | None = _REPORT) -> Document:
+    """Train a ridge regression or a classifier, chosen by cross-validation."""
+    if plot is not None and not job.fit.has_errors:
+        raise InvalidParameterError(
+            f"`plot` is {plot!r}, but `alpha` and `n_components` are given, so there are no errors to draw; "
+            "give alpha='cv', or leave it out"
+        )
+    return _train(job, where, plot, report)
+
+
+@shell.command(
+    "rff-dist tune data.zarr model",
+    "rff-dist tune data.zarr model --kernels gaussian,matern:nu=1.5 --length-scales 0.5x,1x,2x "
+    "--n-components 256,512,1024,2048 --plot cv.png",
+    "rff-dist tune data.zarr model --n-folds 10 --groups patient --alphas 1e-6:1e3:30",
+)
+def tune(job: specs.Tune, where: Cluster, plot: str | None = _PLOT, report: str | None = _REPORT) -> Document:
+    """Compare kernels, length scales, alphas and D by cross-validation in one reading; store the best."""
+    return _train(job, where, plot, report)
+
+
+def _train(job: specs.Train, where: Cluster, plot: str | None, report: str | None) -> Document:
+    from rff_dist.workbench.jobs.train import train
+    from rff_dist.workbench.results import models
+
+    passes = display.Passes(where)
+    training = train(job, passes.runner)
+    if plot is not None:
+        from rff_dist.workbench.page import pictures
+
+        rows = training.fitted.trained.rows if job.fit.candidates is not None else ()
+        about = models.choice_facts(training.model)["kernel"] or ""
+        pictures.save_choice(training.model, plot, title=job.source.data, about=about, candidates=rows)
+    passes.write_page(report, training, job)
+    return models.training_document(training, job, {"plot": plot, "report": report, **passes.facts()})
+
+
+@shell.command(
+    "rff-dist predict model new.zarr predictions.zarr",
+    "rff-dist predict model new.csv predictions.csv --coverage 0.9",
+    "rff-dist predict classifier new.zarr labels.zarr --probabilities",
+    "rff-dist predict clusters new.zarr labels.zarr --distances",
+)
+def predict(job: specs.Predict, where: Cluster) -> Document:
+    """Write a model's predictions for every row of a dataset or a table, to Zarr, Parquet or CSV."""
+    from rff_dist.workbench.jobs.predict import predict
+    from rff_dist.workbench.results.rows import predicted_document
+
+    passes = display.Passes(where)
+    return predicted_document(predict(job, passes.runner), passes.facts())
+
+
+@shell.command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
+def evaluate(job: specs.Evaluate, where: Cluster) -> Document:
+    """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (`y`)."""
+    from rff_dist.workbench.jobs.predict import evaluate
+    from rff_dist.workbench.results.errors import errors_document
+
+    passes = display.Passes(where)
+    return errors_document(*evaluate(job, passes.runner), job, passes.facts())
+
+
+@shell.command(
+    "rff-dist update model data.zarr",
+    "rff-dist update models/sales data.zarr --test test.zarr --tolerance 0.02",
+    "rff-dist update models/sales data.zarr --window 30d",
+    "rff-dist update models/sales data.zarr --half-life 30d",
+    "rff-dist update model data.zarr --dry-run --json",
+    "rff-dist update model data.zarr --backfill 0 --force",
+)
+def update(job: specs.Update, where: Cluster, report: str | None = _REPORT) -> Document:
+    """Add the rows that were appended since a model was trained, exactly, if the new model is no worse.
+
+    If it is worse, the rows are refused, and the exit code is 3.
+    """
+    from rff_dist.workbench.jobs.refresh import update
+    from rff_dist.workbench.results.updates import update_document
+
+    passes = display.Passes(where)
+    done = update(job, passes.runner)
+    if done.challenger is not None:
+        passes.write_page(report, done, job)
+    elif report is not None:
+        messages.say("warning", "there are no new rows, so no report was written", "yellow")
+    return update_document(done, {"report": report, **passes.facts()})
+
+
+@shell.command(
+    "rff-dist cluster data.zarr labels.zarr --n-clusters 50",
+    "rff-dist cluster data.zarr labels.zarr --n-clusters 2,4,8,16 --n-init 4 --model clusters",
+    "rff-dist cluster digits.zarr labels.zarr --n-clusters 10 --labels digit --length-scale 4",
+)
+def cluster(
+    job: specs.Clustering,
+    where: Cluster,
+    plot: str | None = fields.option(
+        "Draw a sample of rows and their clusters: in two kernel principal components.",
+        None,
+        unit="PNG",
+        writes=True,
+    ),
+    report: str | None = _REPORT,
+) -> Document:
+    """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""
+    from rff_dist.workbench.jobs.cluster import cluster
+    from rff_dist.workbench.results.clusters import clustering_document
+
+    passes = display.Passes(where)
+    clustered = cluster(job, passes.runner)
+    if plot is not None:
+        from rff_dist.workbench.page.pictures import save_clustering
+
+        seed, title = job.space.seed, job.source.data
+        save_clustering(plot, clustered.dataset, clustered.clusters, seed=seed, title=title)
+    passes.write_page(report, clustered, job)
+    return clustering_document(clustered, job, {"plot": plot, "report": report, **passes.facts()})
+
+
+@shell.command("rff-dist refit model_a b.zarr model_b")
+def refit(job: specs.Refit, where: Cluster) -> Document:
+    """Train on other rows with a model's features, offsets and alpha, so that the two can be merged."""
+    from rff_dist.workbench.jobs.merge import refit_model
+    from rff_dist.workbench.results.models import refit_document
+
+    passes = display.Passes(where)
+    return refit_document(refit_model(job, passes.runner), job, passes.facts())
+
+
+@shell.command(
+    "rff-dist merge model_a model_b --model both",
+    "rff-dist merge north south west --model models/all --register",
+)
+def merge(job: specs.Merge) -> Document:
+    """Merge models of one spec and different rows: add up their exact sums and solve; no data are read."""
+    from rff_dist.workbench.jobs.merge import merge_models
+    from rff_dist.workbench.results.models import merged_document
+
+    return merged_document(merge_models(job), job)
+
+
+@shell.command(
+    "rff-dist split data.zarr --holdout 20%",
+    "rff-dist split data.zarr --by group --groups patient",
+    "rff-dist split data.zarr --by time --time 'day: elapsed-days'",
+)
+def split(job: specs.Split) -> Document:
+    """Split a dataset into one to train on and one to test on, by hashes, groups or time."""
+    from rff_dist.workbench.jobs.split import split
+    from rff_dist.workbench.results.rows import split_document
+
+    return split_document(split(job), job)
+
+
+@shell.command(
+    "rff-dist forget data.zarr --rows rows.csv --models model",
+    "rff-dist forget data.zarr --rows customers.csv --id --models models/prices --days 30",
+)
+def forget(job: specs.Forget, where: Cluster) -> Document:
+    """Delete rows, subtract them from models exactly, remove old versions, and list what still holds them."""
+    from rff_dist.workbench.jobs.forget import forget
+    from rff_dist.workbench.results.rows import forgotten_document
+
+    return forgotten_document(forget(job, display.Passes(where).runner), job)

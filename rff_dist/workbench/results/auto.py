@@ -1,0 +1,46 @@
+"""What is said of a table that became a model: the data, the model, and how it compares."""
+
+import shlex
+
+from rff_dist import fields
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import auto, specs, train
+from rff_dist.workbench.results import models, rows, words
+from rff_dist.workbench.results.document import Document, Paragraph
+
+_PREPARED = ("train", "test", "n_train", "n_test", "dropped_rows", "held_out", "ingested")
+
+
+def auto_document(
+    training: train.Training, job: specs.Train, prepared: auto.AutoData, run: Summary
+) -> Document:
+    """Return what training found, with what was done to the table and the comparison with other models.
+
+    `run`: what ran it, see `words.run_facts`.
+    """
+    found, comparison = models.training_document(training, job, run), training.comparison
+    assert comparison is not None  # there are test rows
+    std = [] if prepared.classify else ["--std"]
+    following = [
+        ["predict", prepared.model, "NEW.csv", "predictions.csv"],
+        ["evaluate", prepared.model, prepared.test, *std],
+        ["models", "show", prepared.model],
+    ]
+    task = "classification" if prepared.classify else "regression"
+    record = {
+        **found.record,
+        "task": task,
+        "why": prepared.why,
+        **fields.values_of(prepared, *_PREPARED),
+        "next": [shlex.join(["rff-dist", *command]) for command in following],
+    }
+    facts = {
+        "task": f"{task}: {prepared.why}",
+        "test rows": f"{prepared.n_test:,}, chosen {prepared.held_out}",
+        "ingested": None if prepared.ingested == "now" else prepared.ingested,
+        "dropped": words.dropped_words(prepared.dropped_rows),
+    }
+    table = words.Table(f"compared on {comparison.rows_words}", *comparison.table())
+    notes = [Paragraph(sentence, is_note=True) for sentence in comparison.about()]
+    parts = [facts, *found.parts, *rows.recipe_parts(prepared.recipe, 20), table, *notes]
+    return Document(found.title, parts, found.lead, record, following)
