@@ -107,7 +107,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
     monkeypatch.setattr(
         *((steps, breaks) if breaks == "write" else (kmeans_labels.StagedLabels, breaks)), fail
     )
-    with lend_engine(SerialEngine(1)), pytest.raises(StorageError, match="the disk is full") as failure:
+    with lend_engine(SerialEngine(1)), refuses(StorageError, "the disk is full") as failure:
         cluster(**parameters.model_copy(update=places).model_dump())
     # On a busy machine passes take long, and sums of those that did are kept for the same command.
     left = sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".ledger"))
@@ -125,5 +125,5 @@ def test_what_does_not_fit_the_data_is_refused_before_an_engine_starts(parameter
     with disable_run_logger(), refuses(DataError, "n_samples=900", "n_clusters=1000"):
         cluster.fn(**parameters.model_copy(update={**elsewhere, "n_clusters": 1000}).model_dump())
     (tmp_path / "labels.zarr.png").touch()
-    with disable_run_logger(), pytest.raises(OutputExistsError, match="the picture would replace it"):
+    with disable_run_logger(), refuses(OutputExistsError, "the picture would replace it"):
         cluster.fn(**parameters.model_copy(update=elsewhere).model_dump())

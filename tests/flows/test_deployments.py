@@ -17,6 +17,7 @@ from prefect.flows import load_flow_from_entrypoint
 from pydantic import BaseModel, ValidationError
 
 from rff_dist import flows
+from tests.refusals import refuses
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
@@ -59,7 +60,7 @@ def test_parameters_of_deployments_are_what_the_flows_take(entrypoint, store):
     values = parameters_of(DEPLOYMENTS[entrypoint], store)
     model = model_of(entrypoint)
     model.model_validate(values)
-    with pytest.raises(ValidationError, match="nonsense"):
+    with refuses(ValidationError, "nonsense"):
         model.model_validate({**values, "nonsense": 1})
     flow = load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
     assert values.keys() <= flow.parameters.properties.keys()  # so that each can be overridden alone

@@ -21,6 +21,7 @@ from tests.flows.test_train import task_runs
 from tests.living_data import batch
 from tests.markdown import rows_of
 from tests.plain import fit_ridge
+from tests.refusals import refuses
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 
@@ -96,8 +97,8 @@ def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, mon
     monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
     write_dataset(tmp_path / "other.zarr", *batch(5, 1000))
     others = parameters.model_copy(update={"data": str(tmp_path / "other.zarr")})
-    with disable_run_logger(), pytest.raises(FingerprintMismatchError, match="begins with others"):
+    with disable_run_logger(), refuses(FingerprintMismatchError, "begins with others"):
         refresh.fn(**others.model_dump())
-    busy = pytest.raises(OutputBusyError, match="another run")
+    busy = refuses(OutputBusyError, "another run")
     with disable_run_logger(), hold(parameters.model, holder="another run"), busy:
         contextvars.Context().run(refresh.fn, **parameters.model_dump())

@@ -280,7 +280,7 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
 
 
 def test_lent_engine_is_not_combined_with_parameters_of_another(run):
-    refused = pytest.raises(InvalidParameterError, match="engine was lent")
+    refused = refuses(InvalidParameterError, "engine was lent")
     parameters = run.parameters.model_copy(update={"overwrite": True})
     with disable_run_logger(), lend_engine(SerialEngine(1)), refused:
         train.fn(**parameters.model_dump())

@@ -61,7 +61,7 @@ def test_embedded_cluster_leaves_no_process_and_no_environment_behind(monkeypatc
     assert left == []
     assert {k: v for k, v in os.environ.items() if k != "__DASK_PARENT_PID"} == environment
     engine.close()
-    with pytest.raises(ClusterLostError, match="closed"):
+    with refuses(ClusterLostError, "closed"):
         engine.map_reduce(slow_power, BLOCKS, None, combine=operator.add)
 
 
@@ -106,7 +106,7 @@ def test_a_cluster_without_workers_ends_the_pass(scheduler):
     with DaskEngine(address, patience=1.0) as engine:
         engine.client.wait_for_workers(1, timeout=60)
         engine.observers = (once_after(5, processes[1].kill),)
-        with pytest.raises(ClusterLostError, match=r"has had no worker for \d+ s"):
+        with refuses(ClusterLostError, "no worker"):
             engine.map_reduce(slow_power, unit_blocks(1_000), None, combine=operator.add)
 
 
@@ -174,12 +174,12 @@ def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch)
     ],
 )
 def test_what_is_no_address_is_refused(address):
-    with pytest.raises(InvalidParameterError, match="no address"):
+    with refuses(InvalidParameterError, "no address"):
         DaskEngine(address)
 
 
 def test_tls_without_certificates_is_refused():
-    with pytest.raises(ClusterError, match="security"):
+    with refuses(ClusterError, "security"):
         DaskEngine("tls://127.0.0.1:9")
 
 
@@ -206,7 +206,7 @@ def test_a_size_that_is_no_number_of_workers_or_threads_is_refused(name, value):
 def test_functions_that_cannot_be_pickled_are_refused(embedded, tmp_path):
     with (
         (tmp_path / "file").open("w") as file,
-        pytest.raises(InvalidParameterError, match="cannot be pickled"),
+        refuses(InvalidParameterError, "cannot be pickled"),
     ):
         embedded.map_reduce(lambda b, _: file.name, BLOCKS, None, combine=operator.add)
 
@@ -299,7 +299,7 @@ def _open_here(pid: int) -> OnlyHere:
 def test_data_that_no_worker_can_open_give_the_error_of_storage_and_no_traceback(embedded):
     engine = scaled(embedded, 1)
     task, before = BlockTask(OnlyHere(os.getpid()), count_rows), tasks_in_the_log(engine)
-    with pytest.raises(StorageError, match="no dataset at /data: nothing is there") as caught:
+    with refuses(StorageError, "no dataset at /data: nothing is there") as caught:
         engine.map_reduce(task, BLOCKS, None, combine=operator.add)
     assert str(caught.value) == "no dataset at /data: nothing is there"
     assert "raised on worker tls://" in "".join(caught.value.__notes__)

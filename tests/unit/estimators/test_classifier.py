@@ -324,7 +324,7 @@ def test_a_frame_keeps_its_column_names(tmp_path, rows):
     save_model(model, tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     assert_array_equal(loaded.predict(frame), model.predict(frame))
-    with pytest.raises(ValueError, match="feature names should match"):
+    with refuses(ValueError, "feature names should match"):
         loaded.predict(frame[list("cba")])
 
 

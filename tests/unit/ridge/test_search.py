@@ -277,7 +277,7 @@ def test_tuning_takes_folds_of_scikit_learn_groups_and_stored_data(data, tmp_pat
 
 def test_a_parameter_that_candidates_do_not_share_is_refused(data):
     X, y, _ = data
-    with pytest.raises(TypeError, match="conformal"):
+    with refuses(TypeError, "conformal"):
         tune_kernels(X, y, conformal=True)
 
 
