@@ -75,13 +75,13 @@ class EngineContract:
         yield
         engine.observers = ()
 
-    def test_every_block_counts_once(self, engine: Engine) -> None:
+    def test_every_block_counts_once(self, engine):
         spans = engine.map_reduce(
             lambda block, _: [(block.start, block.stop)], BLOCKS, None, combine=merge_sorted
         )
         assert spans == [(b.start, b.stop) for b in BLOCKS]
 
-    def test_no_block_is_lost_or_doubled(self, engine: Engine) -> None:
+    def test_no_block_is_lost_or_doubled(self, engine):
         # The sum's bits name the block that is missing (0) or doubled (a carry).
         total = engine.map_reduce(
             lambda block, _: 1 << block.index, unit_blocks(90), None, combine=operator.add
@@ -89,9 +89,7 @@ class EngineContract:
         assert bin(total) == bin(2**90 - 1)
 
     @pytest.mark.parametrize("n_blocks", [1, 2, 3, 5, 12])
-    def test_what_adds_to_the_result_before_counts_each_block_once(
-        self, engine: Engine, n_blocks: int
-    ) -> None:
+    def test_what_adds_to_the_result_before_counts_each_block_once(self, engine, n_blocks):
         def add(rows: Rows, state: float, total: np.ndarray | None = None) -> np.ndarray:
             total = np.zeros(12) if total is None else total
             total[rows.block.index] += state
@@ -101,7 +99,7 @@ class EngineContract:
         total = engine.map_reduce(task, unit_blocks(n_blocks), 2.0, combine=operator.add)
         assert total.tolist() == [2.0] * n_blocks + [0.0] * (12 - n_blocks)
 
-    def test_a_result_may_be_none(self, engine: Engine) -> None:
+    def test_a_result_may_be_none(self, engine):
         def neither(left: int | None, right: int | None) -> int | None:
             return None if left is None or right is None else left + right
 
@@ -110,7 +108,7 @@ class EngineContract:
 
         assert engine.map_reduce(count, unit_blocks(8), None, combine=neither) is None
 
-    def test_state_reaches_every_block_as_it_is_or_broadcast(self, engine: Engine) -> None:
+    def test_state_reaches_every_block_as_it_is_or_broadcast(self, engine):
         state = {"scale": 3, "names": ("a", "b")}
         for given in (state, engine.broadcast(state)):
             total = engine.map_reduce(
@@ -118,7 +116,7 @@ class EngineContract:
             )
             assert total == 3_000
 
-    def test_one_broadcast_serves_many_passes(self, engine: Engine) -> None:
+    def test_one_broadcast_serves_many_passes(self, engine):
         state = engine.broadcast(np.arange(5.0))
         sums = [
             engine.map_reduce(lambda b, s, k=k: s.sum() * (b.index + k), BLOCKS, state, combine=operator.add)
@@ -127,7 +125,7 @@ class EngineContract:
         assert sums == [10.0 * sum(b.index + k for b in BLOCKS) for k in range(3)]
         assert state.state.tolist() == [0, 1, 2, 3, 4]
 
-    def test_two_passes_with_equal_arguments_both_run(self, engine: Engine, tmp_path: Path) -> None:
+    def test_two_passes_with_equal_arguments_both_run(self, engine, tmp_path):
         def touch(block: Block, folder: Path) -> int:
             with (folder / f"{block.index}").open("a") as file:
                 file.write("x")
@@ -137,53 +135,53 @@ class EngineContract:
             assert engine.map_reduce(touch, unit_blocks(3), tmp_path, combine=operator.add) == 3
         assert [(tmp_path / f"{i}").read_text() for i in range(3)] == ["xx"] * 3
 
-    def test_a_block_task_reads_and_computes(self, engine: Engine) -> None:
+    def test_a_block_task_reads_and_computes(self, engine):
         task = BlockTask(Counting(), lambda rows, shift: float(rows.X.sum()) + shift)
         total = engine.map_reduce(task, BLOCKS, 0.5, combine=operator.add)
         assert total == 999 * 1_000 / 2 + 0.5 * len(BLOCKS)
 
-    def test_an_error_in_one_block_names_the_block(self, engine: Engine) -> None:
+    def test_an_error_in_one_block_names_the_block(self, engine):
         function = fail_on(140, lambda: ZeroDivisionError("by nought"))
         with refuses(BlockError, "block 2", "rows 140", "210") as caught:
             engine.map_reduce(function, BLOCKS, None, combine=operator.add)
         assert type(caught.value.__cause__) is ZeroDivisionError
 
-    def test_an_error_that_cannot_be_pickled_still_names_the_block(self, engine: Engine) -> None:
+    def test_an_error_that_cannot_be_pickled_still_names_the_block(self, engine):
         with refuses(BlockError, "rows 140"):
             engine.map_reduce(fail_on(140, UnpicklableError), BLOCKS, None, combine=operator.add)
 
-    def test_an_error_of_this_package_keeps_its_type_and_gets_the_rows(self, engine: Engine) -> None:
+    def test_an_error_of_this_package_keeps_its_type_and_gets_the_rows(self, engine):
         function = fail_on(140, lambda: DataError("X holds NaN"))
         with pytest.raises(DataError, match="X holds NaN") as caught:
             engine.map_reduce(function, BLOCKS, None, combine=operator.add)
         assert str(caught.value) == "X holds NaN"
         assert "rows 140:210" in "".join(caught.value.__notes__)
 
-    def test_an_error_in_combine_is_raised_as_it_is(self, engine: Engine) -> None:
+    def test_an_error_in_combine_is_raised_as_it_is(self, engine):
         def refuse(left: int, right: int) -> int:
             raise ArithmeticError("these do not add up")
 
         with pytest.raises(ArithmeticError, match="do not add up"):
             engine.map_reduce(lambda block, _: 1, BLOCKS, None, combine=refuse)
 
-    def test_an_engine_works_after_a_failed_pass(self, engine: Engine) -> None:
+    def test_an_engine_works_after_a_failed_pass(self, engine):
         with pytest.raises(BlockError):
             engine.map_reduce(fail_on(0, ValueError), BLOCKS, None, combine=operator.add)
         self.test_every_block_counts_once(engine)
 
-    def test_no_blocks_are_refused_before_anything_runs(self, engine: Engine) -> None:
+    def test_no_blocks_are_refused_before_anything_runs(self, engine):
         seen: list[Event] = []
         engine.observers = (seen.append,)
         with pytest.raises(PlanError, match="no blocks"):
             engine.map_reduce(lambda block, _: 1, [], None, combine=operator.add)
         assert seen == []
 
-    def test_sums_of_every_kind_have_the_bits_of_one_thread(self, engine: Engine) -> None:
+    def test_sums_of_every_kind_have_the_bits_of_one_thread(self, engine):
         found = sums_of_every_kind(engine)
         for kind, bits in sums_of_every_kind(SerialEngine(n_threads=1)).items():
             assert found[kind] == bits, kind
 
-    def test_writing_twice_gives_the_same_rows(self, engine: Engine, tmp_path: Path) -> None:
+    def test_writing_twice_gives_the_same_rows(self, engine, tmp_path):
         path = tmp_path / "out.npy"
         np.save(path, np.full((1_000, 2), np.nan))
 
@@ -195,14 +193,14 @@ class EngineContract:
             expected = 2.0 * np.arange(1_000)[:, np.newaxis] * [1.0, -1.0]
             np.testing.assert_array_equal(np.load(path), expected)
 
-    def test_writing_rows_of_another_length_is_refused(self, engine: Engine, tmp_path: Path) -> None:
+    def test_writing_rows_of_another_length_is_refused(self, engine, tmp_path):
         path = tmp_path / "out.npy"
         np.save(path, np.zeros(1_000))
         with pytest.raises(DataError, match=r"shape \(1,\) cannot be written to rows \d+:\d+"):
             engine.map_write(lambda block, _: np.ones(1), BLOCKS, None, FileOutput(path))
         assert not np.load(path).any()
 
-    def test_events_tell_of_every_block_once(self, engine: Engine) -> None:
+    def test_events_tell_of_every_block_once(self, engine):
         seen: list[Event] = []
         engine.observers = (seen.append,)
         engine.map_reduce(lambda block, _: 1, BLOCKS, None, combine=operator.add, label="count")
@@ -214,7 +212,7 @@ class EngineContract:
         assert sum(not isinstance(event, PassMerging) for event in seen) == len(BLOCKS) + 2
         assert sum(isinstance(event, PassMerging) for event in seen) == (not engine.in_process)
 
-    def test_events_tell_of_a_failed_pass(self, engine: Engine) -> None:
+    def test_events_tell_of_a_failed_pass(self, engine):
         seen: list[Event] = []
         engine.observers = (seen.append,)
         with pytest.raises(BlockError) as caught:
@@ -222,9 +220,7 @@ class EngineContract:
         assert type(seen[-1]) is PassFailed
         assert seen[-1].error is caught.value
 
-    def test_an_observer_that_raises_is_logged_once_and_left_out(
-        self, engine: Engine, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_an_observer_that_raises_is_logged_once_and_left_out(self, engine, caplog):
         seen: list[Event] = []
 
         def broken(event: Event) -> None:
@@ -237,7 +233,7 @@ class EngineContract:
         assert "broken" in record.getMessage()
         assert "the terminal is gone" in str(record.exc_info)
 
-    def test_ctrl_c_goes_through(self, engine: Engine) -> None:
+    def test_ctrl_c_goes_through(self, engine):
         def interrupt(event: Event) -> None:
             if isinstance(event, BlockDone):
                 raise KeyboardInterrupt
@@ -246,9 +242,9 @@ class EngineContract:
         with pytest.raises(KeyboardInterrupt):
             engine.map_reduce(lambda block, _: 1, BLOCKS, None, combine=operator.add)
 
-    def test_a_copied_parameter_is_the_same_engine(self, engine: Engine) -> None:
+    def test_a_copied_parameter_is_the_same_engine(self, engine):
         assert copy.deepcopy({"engine": engine})["engine"] is engine
 
-    def test_an_engine_has_workers_and_threads(self, engine: Engine) -> None:
+    def test_an_engine_has_workers_and_threads(self, engine):
         assert engine.n_workers >= 1
         assert engine.n_threads >= 1

@@ -17,9 +17,7 @@ from rff_dist.flows.ingest import IngestParameters, ingest
 from rff_dist.flows.predict import predict
 from rff_dist.flows.running import lend_engine
 from rff_dist.models.versions import RegisteredModel
-from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.models import read_model, write_model
-from rff_dist.storage.columns import open_column
+from rff_dist.ridge.models import write_model
 from tests.plain import fit_ridge
 from tests.refusals import refuses
 
@@ -31,9 +29,6 @@ def write_table(path, n_rows, *, seed=0):
     lines = ["a,b,price", *(",".join(map(repr, row)) for row in rows.tolist())]
     path.write_text("\n".join(lines))
     return rows
-
-
-# -- what is refused before a run starts -------------------------------------------------------------------
 
 
 # -- ingest ------------------------------------------------------------------------------------------------
@@ -49,10 +44,8 @@ def test_new_files_are_appended_once_night_after_night(tmp_path):
     nights += [ingest(**parameters.values), ingest(**parameters.values)]
     assert [(night["n_before"], night["n_after"]) for night in nights] == [(0, 30), (30, 50), (50, 50)]
     assert [(night["n_ingested"], night["n_skipped"]) for night in nights] == [(1, 0), (1, 1), (0, 2)]
-    dataset = open_dataset(tmp_path / "data.zarr")
-    found = dataset.take(range(50))
+    found = open_dataset(tmp_path / "data.zarr").take(range(50))
     np.testing.assert_array_equal(np.column_stack([found.X, found.y]), np.vstack(rows))
-    assert dataset.one_dimensional
     assert len(json.dumps(nights)) < 3_000
     summary = Artifact.get("rff-ingest-summary-data")
     assert "| skipped | 2 sources" in summary.data
@@ -87,44 +80,23 @@ def test_a_query_is_run_with_a_secret_that_prefect_shows_nowhere(tmp_path, monke
 # -- predict -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A folder with rows and two models of them, which are also the versions of a registered one."""
-    folder = tmp_path_factory.mktemp("predict")
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(500, 2))
-    write_dataset(folder / "data.zarr", X, np.sin(X[:, 0]), chunk_rows=128)
-    registered = RegisteredModel(folder / "models" / "m")
-    for i in (1, 2):
-        model, _ = fit_ridge(
-            open_dataset(folder / "data.zarr"), Gaussian(), engine=SerialEngine(1), n_components=32, seed=i
-        )
-        write_model(model, folder / f"model-{i}")
+def test_all_rows_are_scored_by_the_current_version(tmp_path):
+    X = np.random.default_rng(0).normal(size=(500, 2))
+    dataset = write_dataset(tmp_path / "data.zarr", X, np.sin(X[:, 0]), chunk_rows=128)
+    registered, digests, results = RegisteredModel(tmp_path / "models" / "m"), [], []
+    for seed in (1, 2):
+        model, _ = fit_ridge(dataset, Gaussian(), engine=SerialEngine(1), n_components=32, seed=seed)
         registered.publish(lambda url, model=model: write_model(model, url), lineage={})
-    return folder
-
-
-def run_predict(folder, output, **given):
-    parameters = {"model": str(folder / "models" / "m"), "data": str(folder / "data.zarr"), **given}
-    with lend_engine(SerialEngine(1)):
-        return predict(**parameters, output=str(output))
-
-
-def test_all_rows_are_scored_by_the_current_version(trained, tmp_path):
-    result = run_predict(trained, tmp_path / "p.zarr", std=True, coverage=0.9)
-    dataset = open_dataset(trained / "data.zarr")
-    model = read_model(trained / "model-2")
-    assert (result["version"], result["model_digest"], result["n_samples"]) == (2, model.digest(), 500)
-    assert result["arrays"] == ["predictions", "standard_deviations", "lower", "upper"]
-    expected = prediction.predict_in_memory(dataset, model, engine=SerialEngine(1))
-    found = open_column(tmp_path / "p.zarr", "predictions").array[:]
-    np.testing.assert_array_equal(found, expected)
-    assert len(json.dumps(result)) < 1_500
-    assert ", version 2 (" in Artifact.get("rff-predict-summary-m").data
-    rolled_back = RegisteredModel(trained / "models" / "m").rollback()
-    try:
-        again = run_predict(trained, tmp_path / "p.zarr", overwrite=True)
-    finally:
-        RegisteredModel(trained / "models" / "m").promote(2)
-    assert (again["version"], rolled_back.number) == (1, 1)
-    assert again["model_digest"] == read_model(trained / "model-1").digest()
+        digests.append(model.digest())
+    given = {"model": str(registered.url), "data": str(tmp_path / "data.zarr"), "std": True, "coverage": 0.9}
+    for version in (2, 1):
+        with lend_engine(SerialEngine(1)):
+            results.append(predict(**given, output=str(tmp_path / f"p-{version}.zarr")))
+        assert f", version {version} (" in Artifact.get("rff-predict-summary-m").data
+        if version == 2:
+            registered.rollback()
+    assert [one["version"] for one in results] == [2, 1]
+    assert [one["model_digest"] for one in results] == digests[::-1]
+    assert results[0]["n_samples"] == 500
+    assert results[0]["arrays"] == ["predictions", "standard_deviations", "lower", "upper"]
+    assert len(json.dumps(results[0])) < 1_500

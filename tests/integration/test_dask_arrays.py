@@ -1,7 +1,6 @@
 """Dask arrays and frames as data: their rows, names and errors, on workers and here."""
 
 import operator
-from pathlib import Path
 from typing import Any
 
 import dask
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rff_dist import DaskEngine, SerialEngine
+from rff_dist import SerialEngine
 from rff_dist.data.blocks import Block, BlockTask, RowParts, Rows, cut_blocks
 from rff_dist.engines.dask_arrays import DaskArrayDataset
 from rff_dist.errors import (
@@ -37,9 +36,7 @@ def gather_rows(rows: Rows, _: object) -> tuple[RowParts, ...]:
 
 @pytest.mark.parametrize("distributed_engine", [False, True], ids=["serial", "dask"])
 @pytest.mark.parametrize("chunks", [20, (30, 10, 60)], ids=["regular", "irregular"])
-def test_dask_arrays_give_their_rows(
-    embedded: DaskEngine, chunks: int | tuple[int, ...], distributed_engine: bool
-) -> None:
+def test_dask_arrays_give_their_rows(embedded, chunks, distributed_engine):
     engine = scaled(embedded, 2) if distributed_engine else SerialEngine()
     data = DaskArrayDataset(
         da.from_array(X_VALUES, chunks=(chunks, 3)),
@@ -57,7 +54,7 @@ def test_dask_arrays_give_their_rows(
     assert (X.dtype, y.dtype, weights.dtype) == (np.float32, np.float64, np.float64)
 
 
-def test_rows_of_a_persisted_collection_do_not_pass_through_the_client(embedded: DaskEngine) -> None:
+def test_rows_of_a_persisted_collection_do_not_pass_through_the_client(embedded):
     engine = scaled(embedded, 2)
     X = engine.client.persist(da.from_array(X_VALUES, chunks=(20, 3)))
     task = BlockTask(DaskArrayDataset(X), lambda rows, _: (rows.X.sum(dtype=np.float64), rows.y))
@@ -67,7 +64,7 @@ def test_rows_of_a_persisted_collection_do_not_pass_through_the_client(embedded:
     assert total == pytest.approx(X_VALUES.sum(dtype=np.float64), rel=1e-12)
 
 
-def test_a_block_of_a_collection_that_fails_is_named(embedded: DaskEngine) -> None:
+def test_a_block_of_a_collection_that_fails_is_named(embedded):
     def fail_late(piece: np.ndarray, block_info: Any = None) -> np.ndarray:
         if block_info and block_info[0]["chunk-location"][0] == 2:
             raise ValueError("this file is broken")
@@ -83,7 +80,7 @@ def test_a_block_of_a_collection_that_fails_is_named(embedded: DaskEngine) -> No
         )
 
 
-def test_writing_from_a_collection(embedded: DaskEngine, tmp_path: Path) -> None:
+def test_writing_from_a_collection(embedded, tmp_path):
     path = tmp_path / "out.npy"
     np.save(path, np.zeros((100, 3)))
     task = BlockTask(DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3))), lambda rows, k: k * rows.X)
@@ -92,7 +89,7 @@ def test_writing_from_a_collection(embedded: DaskEngine, tmp_path: Path) -> None
     np.testing.assert_array_equal(np.load(path), 2 * X_VALUES)
 
 
-def test_unknown_chunk_sizes_are_computed_in_one_pass_without_touching_the_callers_arrays() -> None:
+def test_unknown_chunk_sizes_are_computed_in_one_pass_without_touching_the_callers_arrays():
     frame = pd.DataFrame(X_VALUES, columns=list("abc")).assign(y=Y_VALUES)
     source = dd.from_pandas(frame, npartitions=3)
     passes = 0
@@ -118,7 +115,7 @@ def frame_of_columns(*names: str) -> Any:
     return dd.from_pandas(pd.DataFrame(X_VALUES, columns=list(names)), npartitions=2)
 
 
-def test_columns_of_dask_frames_are_kept_as_names() -> None:
+def test_columns_of_dask_frames_are_kept_as_names():
     frame = frame_of_columns("a", "b", "c")
     names = [
         (data.feature_names, data.target_names)
@@ -132,14 +129,14 @@ def test_columns_of_dask_frames_are_kept_as_names() -> None:
     assert names == [(("c", "a"), ("b",)), (("a", "b", "c"), None), (None, None), (("0", "b", "c"), None)]
 
 
-def test_columns_split_into_chunks_are_rechunked_with_one_warning() -> None:
+def test_columns_split_into_chunks_are_rechunked_with_one_warning():
     with pytest.warns(UserWarning, match="2 pieces along its columns") as caught:
         data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 2)))
     assert len(caught) == 1
     assert data.read(Block(0, 0, 40)).X.shape == (40, 3)
 
 
-def test_rows_are_taken_in_the_order_of_the_indices() -> None:
+def test_rows_are_taken_in_the_order_of_the_indices():
     data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3)), Y_VALUES)
     indices = np.array([77, 3, 41, 3])
     X, y, _ = data.take(indices)
@@ -147,7 +144,7 @@ def test_rows_are_taken_in_the_order_of_the_indices() -> None:
     np.testing.assert_array_equal(y, Y_VALUES[indices, np.newaxis])
 
 
-def test_fingerprint_follows_the_data() -> None:
+def test_fingerprint_follows_the_data():
     def fingerprint(values: np.ndarray) -> str:
         return DaskArrayDataset(da.from_array(values, chunks=(20, 3))).fingerprint()
 
@@ -167,6 +164,6 @@ def test_fingerprint_follows_the_data() -> None:
         (da.zeros((5, 2)), da.zeros(4), r"y has shape \(4,\), but X has 5 rows"),
     ],
 )
-def test_dask_arrays_that_are_no_data_are_refused(X: Any, y: Any, message: str) -> None:
+def test_dask_arrays_that_are_no_data_are_refused(X, y, message):
     with pytest.raises(DataError, match=message):
         DaskArrayDataset(X, y)

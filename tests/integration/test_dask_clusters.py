@@ -44,9 +44,7 @@ pytestmark = pytest.mark.distributed
 # -- starting, finding and losing a cluster ------------------------------------------------------------
 
 
-def test_embedded_cluster_leaves_no_process_and_no_environment_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_embedded_cluster_leaves_no_process_and_no_environment_behind(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # one of those that Dask sets
     environment = {k: v for k, v in os.environ.items() if k != "__DASK_PARENT_PID"}
     before = {process.pid for process in psutil.Process().children(recursive=True)}
@@ -63,7 +61,7 @@ def test_embedded_cluster_leaves_no_process_and_no_environment_behind(
     assert left == []
     assert {k: v for k, v in os.environ.items() if k != "__DASK_PARENT_PID"} == environment
     engine.close()
-    with pytest.raises(ClusterLostError, match="closed"):
+    with refuses(ClusterLostError, "closed"):
         engine.map_reduce(slow_power, BLOCKS, None, combine=operator.add)
 
 
@@ -88,7 +86,7 @@ def assert_one_block_at_a_time(engine: DaskEngine) -> None:
     assert engine.map_reduce(running_together, unit_blocks(10), None, combine=max) == (1, 2)
 
 
-def test_a_given_client_stays_open(embedded: DaskEngine) -> None:
+def test_a_given_client_stays_open(embedded):
     scaled(embedded, 2)
     with DaskEngine(client=embedded.client) as engine:
         assert engine.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
@@ -103,18 +101,16 @@ def scheduler(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes
 
 
 @pytest.mark.faults("F2")
-def test_a_cluster_without_workers_ends_the_pass(
-    scheduler: tuple[str, list[subprocess.Popen[bytes]]],
-) -> None:
+def test_a_cluster_without_workers_ends_the_pass(scheduler):
     address, processes = scheduler
     with DaskEngine(address, patience=1.0) as engine:
         engine.client.wait_for_workers(1, timeout=60)
         engine.observers = (once_after(5, processes[1].kill),)
-        with pytest.raises(ClusterLostError, match=r"has had no worker for \d+ s"):
+        with refuses(ClusterLostError, "no worker"):
             engine.map_reduce(slow_power, unit_blocks(1_000), None, combine=operator.add)
 
 
-def test_no_scheduler_is_an_error_that_names_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_scheduler_is_an_error_that_names_the_address(monkeypatch):
     monkeypatch.setattr(dask_cluster, "CONNECT_S", 0.5)
     with refuses(ClusterUnavailableError, "tcp://127.0.0.1:9"):
         DaskEngine("127.0.0.1:9")
@@ -124,7 +120,7 @@ def test_no_scheduler_is_an_error_that_names_the_address(monkeypatch: pytest.Mon
     "address",
     ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://cluster.example:8786", "ws://[2001:db8::1]:80"],
 )
-def test_a_scheduler_beyond_this_machine_needs_tls(address: str) -> None:
+def test_a_scheduler_beyond_this_machine_needs_tls(address):
     with refuses(ClusterError, "TLS"):
         DaskEngine(address)
 
@@ -139,7 +135,7 @@ def test_a_scheduler_beyond_this_machine_needs_tls(address: str) -> None:
         ("tcp://192.0.2.1:1", True),
     ],
 )
-def test_loopback_tls_and_what_the_caller_insists_on_are_allowed(address: str, insecure: bool) -> None:
+def test_loopback_tls_and_what_the_caller_insists_on_are_allowed(address, insecure):
     assert dask_cluster.checked_address(address, insecure=insecure).endswith(address)
 
 
@@ -152,11 +148,11 @@ def test_loopback_tls_and_what_the_caller_insists_on_are_allowed(address: str, i
         ("tls://cluster.example", "tls://cluster.example:8786"),
     ],
 )
-def test_an_address_without_a_port_means_the_port_of_dask(address: str, full: str) -> None:
+def test_an_address_without_a_port_means_the_port_of_dask(address, full):
     assert dask_cluster.checked_address(address, insecure=False) == full
 
 
-def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch):
     async def refuse(address: str, *_: Any) -> None:
         raise OSError(f"nobody at {address}")
 
@@ -182,8 +178,8 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         DaskEngine(address)
 
 
-def test_tls_without_certificates_is_refused() -> None:
-    with pytest.raises(ClusterError, match="security"):
+def test_tls_without_certificates_is_refused():
+    with refuses(ClusterError, "security"):
         DaskEngine("tls://127.0.0.1:9")
 
 
@@ -194,23 +190,23 @@ def test_tls_without_certificates_is_refused() -> None:
         ({"scheduler": "127.0.0.1:1", "client": object()}, "both given"),
     ],
 )
-def test_parameters_that_exclude_each_other_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_parameters_that_exclude_each_other_are_refused(arguments, message):
     with pytest.raises(InvalidParameterError, match=message):
         DaskEngine(**arguments)
 
 
 @pytest.mark.parametrize("name", ["n_workers", "threads_per_worker"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, "2", True])
-def test_a_size_that_is_no_number_of_workers_or_threads_is_refused(name: str, value: Any) -> None:
+def test_a_size_that_is_no_number_of_workers_or_threads_is_refused(name, value):
     expected = re.escape(f"`{name}` is {value!r}; expected None or an integer in [1, inf)")
     with pytest.raises(InvalidParameterError, match=expected):
         DaskEngine(**{name: value})
 
 
-def test_functions_that_cannot_be_pickled_are_refused(embedded: DaskEngine, tmp_path: Path) -> None:
+def test_functions_that_cannot_be_pickled_are_refused(embedded, tmp_path):
     with (
         (tmp_path / "file").open("w") as file,
-        pytest.raises(InvalidParameterError, match="cannot be pickled"),
+        refuses(InvalidParameterError, "cannot be pickled"),
     ):
         embedded.map_reduce(lambda b, _: file.name, BLOCKS, None, combine=operator.add)
 
@@ -241,7 +237,7 @@ def assert_refused(engine: DaskEngine, work: Callable[[], object], message: str)
     wait_until_no_tasks(engine)
 
 
-def test_data_in_the_clients_memory_are_refused_before_work(embedded: DaskEngine) -> None:
+def test_data_in_the_clients_memory_are_refused_before_work(embedded):
     engine = scaled(embedded, 1)
     task = BlockTask(Placed(), count_rows)
     assert_refused(
@@ -251,7 +247,7 @@ def test_data_in_the_clients_memory_are_refused_before_work(embedded: DaskEngine
     )
 
 
-def test_an_output_in_the_clients_memory_is_refused_before_work(embedded: DaskEngine) -> None:
+def test_an_output_in_the_clients_memory_is_refused_before_work(embedded):
     engine = scaled(embedded, 1)
     task = BlockTask(Counting(), lambda rows, _: rows.X)
     assert_refused(
@@ -259,7 +255,7 @@ def test_an_output_in_the_clients_memory_is_refused_before_work(embedded: DaskEn
     )
 
 
-def test_data_in_memory_serve_workers_that_are_threads_of_this_process() -> None:
+def test_data_in_memory_serve_workers_that_are_threads_of_this_process():
     with (
         distributed.Client(
             processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0"
@@ -270,7 +266,7 @@ def test_data_in_memory_serve_workers_that_are_threads_of_this_process() -> None
         assert engine.map_reduce(task, BLOCKS, None, combine=operator.add) == 1_000
 
 
-def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded: DaskEngine) -> None:
+def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded):
     engine = scaled(embedded, 1)
     array = zarr.create_array({}, shape=(1_000, 2), chunks=(70, 2), dtype="f8")
     task = BlockTask(dataset_from_arrays(array), count_rows)
@@ -300,12 +296,10 @@ def _open_here(pid: int) -> OnlyHere:
     return OnlyHere(pid)
 
 
-def test_data_that_no_worker_can_open_give_the_error_of_storage_and_no_traceback(
-    embedded: DaskEngine,
-) -> None:
+def test_data_that_no_worker_can_open_give_the_error_of_storage_and_no_traceback(embedded):
     engine = scaled(embedded, 1)
     task, before = BlockTask(OnlyHere(os.getpid()), count_rows), tasks_in_the_log(engine)
-    with pytest.raises(StorageError, match="no dataset at /data: nothing is there") as caught:
+    with refuses(StorageError, "no dataset at /data: nothing is there") as caught:
         engine.map_reduce(task, BLOCKS, None, combine=operator.add)
     assert str(caught.value) == "no dataset at /data: nothing is there"
     assert "raised on worker tls://" in "".join(caught.value.__notes__)
@@ -325,9 +319,7 @@ def tasks_in_the_log(engine: DaskEngine) -> list[str]:
     return [text for text in failed if "marker-" not in text]
 
 
-def test_failures_of_a_pass_are_said_once_and_those_of_other_tasks_stay_in_the_log(
-    embedded: DaskEngine,
-) -> None:
+def test_failures_of_a_pass_are_said_once_and_those_of_other_tasks_stay_in_the_log(embedded):
     engine = scaled(embedded, 1)
     before = tasks_in_the_log(engine)
 
@@ -363,9 +355,7 @@ HEARTBEAT = "Failed to communicate with scheduler during heartbeat."
         ("failed during get data", None, True),
     ],
 )
-def test_embedded_workers_leave_it_to_the_client_to_say_that_the_scheduler_is_gone(
-    embedded: DaskEngine, message: str, error: BaseException | None, is_said: bool
-) -> None:
+def test_embedded_workers_let_the_client_say_that_the_scheduler_is_gone(embedded, message, error, is_said):
     filters = embedded.client.run(
         lambda: [one.__name__ for one in logging.getLogger("distributed.worker").filters]
     )

@@ -52,7 +52,7 @@ class TestDaskEngineWithThreeWorkers(EngineContract):
 # -- workers come and go -------------------------------------------------------------------------------
 
 
-def test_a_late_worker_gets_blocks_and_the_broadcast_state(embedded: DaskEngine) -> None:
+def test_a_late_worker_gets_blocks_and_the_broadcast_state(embedded):
     engine = scaled(embedded, 1)
     state = engine.broadcast(np.arange(1_000))
     timings = PassTimings()
@@ -77,7 +77,7 @@ def scaled_keeping_observers(engine: DaskEngine, n_workers: int) -> None:
 @pytest.mark.parametrize(
     ("n_killed", "n_done"), [(1, 80), (2, 30)], ids=["one with all blocks summed", "all in the midst"]
 )
-def test_killed_workers_change_no_bit(embedded: DaskEngine, n_killed: int, n_done: int) -> None:
+def test_killed_workers_change_no_bit(embedded, n_killed, n_done):
     engine = scaled(embedded, 2)
     state = engine.broadcast({"power": 2})
     pids = list(engine.client.run(os.getpid).values())[:n_killed]
@@ -94,9 +94,7 @@ def test_killed_workers_change_no_bit(embedded: DaskEngine, n_killed: int, n_don
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_blocks_are_handed_out_before_the_scheduler_says_which_workers_there_are(
-    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_are_handed_out_before_the_scheduler_says_which_workers_there_are(embedded, monkeypatch):
     engine, n_asked, over = scaled(embedded, 1), 0, asyncio.Event()
     real = engine.client.nthreads
 
@@ -125,9 +123,7 @@ def run_for_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.faults("F1")
 @pytest.mark.usefixtures("run_for_run")
-def test_a_worker_that_is_back_at_its_address_unnoticed_has_no_total(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_is_back_at_its_address_unnoticed_has_no_total(tmp_path, monkeypatch):
     with run_dask(tmp_path, worker_port=free_port()) as (address, [_, worker]), ExitStack() as stack:
         engine = stack.enter_context(DaskEngine(address))
         engine.client.wait_for_workers(1, timeout=60)
@@ -147,7 +143,7 @@ def test_a_worker_that_is_back_at_its_address_unnoticed_has_no_total(
 
 
 @pytest.mark.usefixtures("run_for_run")
-def test_totals_that_dask_moves_to_other_workers_count_once(embedded: DaskEngine) -> None:
+def test_totals_that_dask_moves_to_other_workers_count_once(embedded):
     engine, moved = scaled(embedded, 2), []
 
     async def move(dask_scheduler: Any) -> int:
@@ -167,7 +163,7 @@ def test_totals_that_dask_moves_to_other_workers_count_once(embedded: DaskEngine
 
 
 @pytest.mark.faults("F15")
-def test_a_block_that_kills_its_worker_is_named(embedded: DaskEngine) -> None:
+def test_a_block_that_kills_its_worker_is_named(embedded):
     engine = scaled(embedded, 2)
 
     def die(block: Block, _: object) -> int:
@@ -188,7 +184,7 @@ def test_a_block_that_kills_its_worker_is_named(embedded: DaskEngine) -> None:
 
 @pytest.mark.slow
 @pytest.mark.faults("F15")
-def test_a_block_that_kills_its_workers_is_found_in_its_run(embedded: DaskEngine) -> None:
+def test_a_block_that_kills_its_workers_is_found_in_its_run(embedded):
     def die(block: Block, _: object) -> int:
         if block.index == 25:
             os._exit(1)
@@ -201,7 +197,7 @@ def test_a_block_that_kills_its_workers_is_found_in_its_run(embedded: DaskEngine
 # -- what is held where --------------------------------------------------------------------------------
 
 
-def test_each_workers_total_travels_once(embedded: DaskEngine) -> None:
+def test_each_workers_total_travels_once(embedded):
     engine = scaled(embedded, 3)
 
     def sent(dask_worker: Any) -> int:
@@ -220,9 +216,7 @@ def test_each_workers_total_travels_once(embedded: DaskEngine) -> None:
 
 
 @pytest.mark.parametrize("piece_bytes", [1_000, 10**9])
-def test_a_result_of_a_worker_out_of_reach_comes_in_pieces(
-    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
-) -> None:
+def test_a_result_of_a_worker_out_of_reach_comes_in_pieces(embedded, monkeypatch, piece_bytes):
     async def out_of_reach(*_: object) -> None:
         raise TotalLostError("out of reach")
 
@@ -234,7 +228,7 @@ def test_a_result_of_a_worker_out_of_reach_comes_in_pieces(
     np.testing.assert_array_equal(total, 7 * np.arange(1_000))
 
 
-def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded: DaskEngine) -> None:
+def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded):
     engine = scaled(embedded, 2)
     # The state and the function; for each worker its total, and two short runs that the client may not know
     # to be done.
@@ -263,7 +257,7 @@ def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded: Dask
 
 
 @pytest.mark.usefixtures("run_for_run")
-def test_the_scheduler_forgets_runs_that_are_done(embedded: DaskEngine) -> None:
+def test_the_scheduler_forgets_runs_that_are_done(embedded):
     engine, held = scaled(embedded, 2), []
 
     def sample(event: Event) -> None:
@@ -278,15 +272,13 @@ def test_the_scheduler_forgets_runs_that_are_done(embedded: DaskEngine) -> None:
     assert max(held) <= 2 + 2 * 3
 
 
-def test_nothing_is_left_on_the_cluster_after_a_pass(embedded: DaskEngine) -> None:
+def test_nothing_is_left_on_the_cluster_after_a_pass(embedded):
     engine = scaled(embedded, 2)
     engine.map_reduce(slow_power, unit_blocks(9), engine.broadcast("state"), combine=operator.add)
     wait_until_no_tasks(engine)
 
 
-def test_a_lost_total_does_not_keep_the_state_until_garbage_is_collected(
-    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_total_does_not_keep_the_state_until_garbage_is_collected(embedded, monkeypatch):
     engine, real, n_asked = scaled(embedded, 1), dask_pass.Pass._fetch, 0
 
     async def lose_first(*arguments: Any) -> Any:
@@ -309,7 +301,7 @@ def test_a_lost_total_does_not_keep_the_state_until_garbage_is_collected(
     assert n_asked == 2
 
 
-def test_ctrl_c_cancels_what_is_outstanding(embedded: DaskEngine) -> None:
+def test_ctrl_c_cancels_what_is_outstanding(embedded):
     engine = scaled(embedded, 2)
 
     def interrupt(event: Event) -> None:
@@ -323,7 +315,7 @@ def test_ctrl_c_cancels_what_is_outstanding(embedded: DaskEngine) -> None:
     assert caught.value.__traceback__ is not None  # its frames still hold the futures
 
 
-def test_a_run_that_nobody_waits_for_ends_with_its_block(embedded: DaskEngine, tmp_path: Path) -> None:
+def test_a_run_that_nobody_waits_for_ends_with_its_block(embedded, tmp_path):
     engine = scaled(embedded, 1)
 
     def touch(block: Block, folder: Path) -> int:
@@ -347,7 +339,7 @@ def test_a_run_that_nobody_waits_for_ends_with_its_block(embedded: DaskEngine, t
     assert len(list(tmp_path.iterdir())) == n_touched
 
 
-def test_blocks_are_shared_out_to_all_workers(embedded: DaskEngine) -> None:
+def test_blocks_are_shared_out_to_all_workers(embedded):
     engine = scaled(embedded, 3)
     timings = PassTimings()
     engine.observers = (timings,)
@@ -370,7 +362,7 @@ class Drawn:
         return "always the same"
 
 
-def test_broadcast_of_differing_state_names_worker_and_digests(embedded: DaskEngine) -> None:
+def test_broadcast_of_differing_state_names_worker_and_digests(embedded):
     engine = scaled(embedded, 2)
     with pytest.raises(
         BroadcastError, match=rf"tls://.*drawn in \d+, expected drawn in {os.getpid()}"
@@ -381,9 +373,7 @@ def test_broadcast_of_differing_state_names_worker_and_digests(embedded: DaskEng
 
 
 @pytest.mark.faults("F1")
-def test_a_worker_that_dies_when_it_has_looked_at_a_state_is_not_waited_for(
-    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_dies_when_it_has_looked_at_a_state_is_not_waited_for(embedded, monkeypatch):
     engine = scaled(embedded, 2)
     doomed = list(engine.client.run(os.getpid).values())[:1]
     known = engine._workers.current
@@ -400,19 +390,19 @@ def test_a_worker_that_dies_when_it_has_looked_at_a_state_is_not_waited_for(
     assert engine.map_reduce(lambda b, s: s[1], unit_blocks(4), handle, combine=operator.add) == 12
 
 
-def test_plain_state_that_differs_is_found_by_the_first_block(embedded: DaskEngine) -> None:
+def test_plain_state_that_differs_is_found_by_the_first_block(embedded):
     engine = scaled(embedded, 2)
     with refuses(BroadcastError, "'map'"):
         engine.map_reduce(slow_power, unit_blocks(3), {"map": DrawnHere()}, combine=operator.add)
 
 
-def test_broadcast_of_equal_state_is_accepted(embedded: DaskEngine) -> None:
+def test_broadcast_of_equal_state_is_accepted(embedded):
     engine = scaled(embedded, 2)
     handle = engine.broadcast((Drawn(), 3))
     assert engine.map_reduce(lambda b, s: s[1], unit_blocks(4), handle, combine=operator.add) == 12
 
 
-def test_digests_are_found_in_members_and_attributes() -> None:
+def test_digests_are_found_in_members_and_attributes():
     class Holder:
         def __init__(self) -> None:
             self.map = Drawn()
@@ -428,9 +418,7 @@ def test_digests_are_found_in_members_and_attributes() -> None:
 
 
 @pytest.mark.faults("F18")
-def test_other_versions_on_workers_are_refused_with_a_table(
-    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_versions_on_workers_are_refused_with_a_table(embedded, monkeypatch):
     here = distributed.versions.get_versions(["rff_dist", "scipy"])
     here["packages"]["numpy"] = "1.0"
     monkeypatch.setattr("distributed.versions.get_versions", lambda packages=None: here)
@@ -452,9 +440,7 @@ def metrics_of(engine: DaskEngine, label: str) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
-def test_the_schedulers_page_for_prometheus_counts_what_a_pass_did(
-    embedded: DaskEngine, tmp_path: Path
-) -> None:
+def test_the_schedulers_page_for_prometheus_counts_what_a_pass_did(embedded, tmp_path):
     engine = scaled(embedded, 1)
     timings = PassTimings()
     engine.observers = (timings,)
@@ -476,9 +462,7 @@ def test_the_schedulers_page_for_prometheus_counts_what_a_pass_did(
 
 @pytest.mark.slow
 @pytest.mark.faults("F1", "F7")
-def test_a_block_whose_worker_died_counts_once_and_its_retry_too(
-    embedded: DaskEngine, tmp_path: Path
-) -> None:
+def test_a_block_whose_worker_died_counts_once_and_its_retry_too(embedded, tmp_path):
     engine = scaled(embedded, 1)
 
     def die_once(block: Block, _: object) -> int:
@@ -494,9 +478,7 @@ def test_a_block_whose_worker_died_counts_once_and_its_retry_too(
     assert 1 <= found["retries"] <= 8
 
 
-def test_an_engine_works_where_the_scheduler_cannot_count(
-    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_engine_works_where_the_scheduler_cannot_count(embedded, monkeypatch, caplog):
     def refuse() -> None:
         raise MissingDependencyError("metrics need the package prometheus_client")
 
@@ -519,9 +501,7 @@ def test_an_engine_works_where_the_scheduler_cannot_count(
 
 
 @pytest.mark.slow
-def test_a_performance_report_is_written_of_passes_that_end_and_that_fail(
-    embedded: DaskEngine, tmp_path: Path
-) -> None:
+def test_a_performance_report_is_written_of_passes_that_end_and_that_fail(embedded, tmp_path):
     pytest.importorskip("bokeh")
     engine = scaled(embedded, 1)
     with engine.performance_report(tmp_path / "good.html"):
@@ -532,9 +512,7 @@ def test_a_performance_report_is_written_of_passes_that_end_and_that_fail(
     assert "Dask Performance Report" in (tmp_path / "bad.html").read_text()
 
 
-def test_without_bokeh_a_performance_report_is_refused_before_work(
-    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_bokeh_a_performance_report_is_refused_before_work(embedded, monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with refuses(MissingDependencyError, "rff_dist"):
         embedded.performance_report(tmp_path / "report.html").__enter__()

@@ -181,7 +181,7 @@ def test_failed_overwrite_leaves_the_dataset_that_was_there(server):
         yield X
         raise ValueError("the source broke off")
 
-    with pytest.raises(ValueError, match="broke off"):
+    with refuses(ValueError, "broke off"):
         write_dataset(url, batches(), chunk_rows=8, overwrite=True)
     server.fail(10**6, status=403, method="PUT")
     try:
@@ -196,11 +196,11 @@ def test_failed_overwrite_leaves_the_dataset_that_was_there(server):
 def test_unfinished_output_is_taken_for_complete_by_nobody(server):
     url = server.url("unfinished")
     create_output(url, Layout(n_samples=30, n_columns=2, dtype="float64", chunk_rows=30, array="X"))
-    with pytest.raises(StorageError, match="unfinished"):
+    with refuses(StorageError, "unfinished"):
         open_dataset(url)
     write_dataset(url, X)  # its writer, which holds no lease, is dead
     np.testing.assert_array_equal(open_dataset(url).read(Block(0, 0, len(X))).X, X)
-    with pytest.raises(OutputExistsError, match="exists already"):
+    with refuses(OutputExistsError, "exists already"):
         write_dataset(url, X)
 
 
@@ -216,11 +216,11 @@ def test_predictions_are_overwritten_as_a_whole(fitted, server):
 def test_others_objects_survive_a_write_to_their_prefix_that_fails(server):
     server.write("theirs/folder/notes.txt", b"not ours")
     for url in (server.url("theirs"), server.url("theirs/folder")):
-        with pytest.raises(StorageError, match="holds other things"):
+        with refuses(StorageError, "holds other things"):
             write_dataset(url, X)
-        with pytest.raises(StorageError, match="holds other things"):
+        with refuses(StorageError, "holds other things"):
             write_record(url, kind="thing", metadata={}, arrays={})
-        with pytest.raises(StorageError, match="holds other things"):
+        with refuses(StorageError, "holds other things"):
             write_dataset(url, X, overwrite=True)
     assert server.read("theirs/folder/notes.txt") == b"not ours"
 
@@ -259,7 +259,7 @@ def test_append_to_a_dataset_that_is_overwritten_meanwhile_is_refused(server):
         yield X[10:20]
         write_dataset(url, X + 1, chunk_rows=8, overwrite=True)
 
-    with pytest.raises(ConflictError, match="another program changed it meanwhile"):
+    with refuses(ConflictError, "another program changed it meanwhile"):
         append_dataset(url, batches())
     np.testing.assert_array_equal(rows_of(url), X + 1)
 

@@ -13,6 +13,7 @@ from scipy import stats
 from benchmarks.defaults import command, fits, table
 from benchmarks.defaults.fits import Task
 from benchmarks.defaults.sets import regression_sets
+from tests.refusals import refuses
 
 # errors of splits 4 to 7, and seconds
 OURS = {"airfoil": ([0.2, 0.3, 0.2, 0.3], 2.0), "pol": ([0.1, 0.1, 0.2, 0.2], 8.0), "bike": ([1.0] * 4, 1.0)}
@@ -163,7 +164,7 @@ def test_regret_is_over_the_best_kernel_by_name_on_the_splits_of_both(path):
 def test_models_fitted_to_different_rows_are_refused(path):
     with path.open("a") as file:
         file.write(line_of("pol", 5, "catboost", 0.0, 0.0, digest="other") + "\n")
-    with pytest.raises(ValueError, match="pol, split 5"):
+    with refuses(ValueError, "5"):
         write(path)
 
 

@@ -1,10 +1,18 @@
 """What tests of commands begin with."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from sklearn.datasets import make_blobs
 
-from tests.command_line import PLAIN, run
+from rff_dist import write_dataset
+from tests.command_line import PLAIN, document, run
 from tests.tables import ingest
+
+# Of four clusters.
+SMALL = ["--n-clusters", "4", "--n-components", "64", "--n-init", "3", "--seed", "2", "--serial"]
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +29,41 @@ def folder(tmp_path_factory):
     found = run(*fit, "--alpha", "gcv")
     assert found.exit_code == 0, found.stderr
     return path
+
+
+@pytest.fixture(scope="session")
+def labelled(tmp_path_factory):
+    """A folder with labels of three classes in text, and a model of each loss; tests only add to it."""
+    path = tmp_path_factory.mktemp("labelled")
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (400, 2))
+    y = np.where(X[:, 0] * X[:, 1] > 0, "same", np.where(X[:, 0] > 1, "far", "other"))
+    y[rng.random(400) < 0.1] = "same"
+    write_dataset(path / "data", X, y, groups=np.arange(400) // 4, chunk_rows=100)
+    write_dataset(path / "numbers", X, np.where(y == "same", 7, 2))
+    for loss in ("squared", "logistic", "squared_hinge"):
+        found = document(*fit_labels(path, loss), "--loss", loss)
+        assert found["classifier"]["loss"] == loss
+    return path
+
+
+def fit_labels(path: Path, name: str, data: str = "data") -> tuple:
+    small = (*PLAIN, "--serial", "--n-components", "32", "--alpha", "0.1")
+    return ("fit", path / data, path / name, *small, "--classify")
+
+
+@pytest.fixture(scope="session")
+def clusters(tmp_path_factory):
+    """The path of four blobs with labels in text and numbers of groups; the document of clustering them."""
+    path = tmp_path_factory.mktemp("cluster") / "data.zarr"
+    X, y = make_blobs(500, 3, centers=[[0, 0, 0], [5, 0, 0], [0, 5, 0], [0, 0, 5]], random_state=0)
+    names = np.array(["north", "east", "south", "west"])[y]
+    write_dataset(path, X, names, groups=y, chunk_rows=100, feature_names=["a", "b", "c"])
+    options = ["--distances", "--model", path.parent / "model", "--labels", "y"]
+    options += ["--plot", path.parent / "clusters.png"]
+    return SimpleNamespace(
+        data=path, written=document("cluster", path, path.parent / "labels.zarr", *SMALL, *options)
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 
 from rff_dist import Gaussian, open_dataset, write_dataset
 from rff_dist.features.bounds import better_map, pairwise_components
-from tests.command_line import document, refusal, run
+from tests.command_line import document, run
 
 
 def test_approximate_measures_the_errors_beside_theory_and_draws_them(folder, tmp_path):
@@ -62,29 +62,3 @@ def test_approximate_takes_the_better_map_where_it_is_to_choose(tmp_path):
         "approximate", tmp_path / "far.zarr", *options, "--n-samples", "20", "--standardize", "no"
     )
     assert found["map"] == found["map_variances"]["better"] == "phases"
-
-
-@pytest.mark.parametrize(
-    ("options", "option", "expected"),
-    [
-        (["--error", "0"], "error", "above 0"),
-        (["--delta", "1"], "delta", "above 0 and below 1"),
-        (["--confidence", "0"], "confidence", "above 0 and below 1"),
-        (["--map", "complex"], "map", "auto, pairs or phases"),
-        (["--n-components", "7"], "n_components", "take 8"),
-        (["--n-samples", "1"], "n_samples", "2"),
-        (["--kernel", "laplacian", "--design", "orthogonal"], "design='iid'", "isotropic"),
-    ],
-)
-def test_approximate_refuses_a_bad_value_with_2(folder, options, option, expected):
-    message = refusal(2, "approximate", folder / "data.zarr", *options)
-    assert option in message
-    assert expected in message
-
-
-def test_approximate_refuses_bad_data_with_65_and_a_bad_place_with_73(folder, tmp_path):
-    refusal(65, "approximate", tmp_path / "nowhere.zarr")
-    message = refusal(65, "approximate", folder / "data.zarr", "--n-repeats", "200", "--n-samples", "2")
-    assert "`n_repeats`" in message
-    (tmp_path / "file").write_text("")
-    refusal(73, "approximate", folder / "data.zarr", "--plot", tmp_path / "file" / "error.png")

@@ -10,28 +10,8 @@ from rff_dist import load_model, open_dataset, write_dataset
 from rff_dist.data.blocks import Block
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.columns import open_column
-from tests.command_line import PLAIN, document, refusal, run
-
-
-@pytest.fixture(scope="module")
-def labelled(tmp_path_factory):
-    """A folder with labels of three classes in text, and a model of each loss; tests only add to it."""
-    path = tmp_path_factory.mktemp("labelled")
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-2, 2, (400, 2))
-    y = np.where(X[:, 0] * X[:, 1] > 0, "same", np.where(X[:, 0] > 1, "far", "other"))
-    y[rng.random(400) < 0.1] = "same"
-    write_dataset(path / "data", X, y, groups=np.arange(400) // 4, chunk_rows=100)
-    write_dataset(path / "numbers", X, np.where(y == "same", 7, 2))
-    for loss in ("squared", "logistic", "squared_hinge"):
-        found = document(*fit_labels(path, loss), "--loss", loss)
-        assert found["classifier"]["loss"] == loss
-    return path
-
-
-def fit_labels(path, name, data="data"):
-    small = (*PLAIN, "--serial", "--n-components", "32", "--alpha", "0.1")
-    return ("fit", path / data, path / name, *small, "--classify")
+from tests.command_line import PLAIN, document, run
+from tests.unit.cli.conftest import fit_labels
 
 
 def labels_and_scores(path, name, data="data"):
@@ -109,21 +89,16 @@ def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled, tmp_
     assert "accuracy 0.900 ± 0.010, log loss 0.3; 5 folds by a hash of the row" in shown
 
 
+def test_a_label_that_is_no_class_is_refused(labelled, tmp_path):
+    write_dataset(tmp_path / "other", np.ones((4, 2)), np.array(["same", "far", "new", "far"]))
+    result = run("evaluate", labelled / "squared", tmp_path / "other", "--serial")
+    assert (result.exit_code, "not among the 3 classes" in result.stderr) == (65, True)
+
+
 def test_alpha_of_a_logistic_loss_is_told_beside_ridges(labelled, tmp_path):
     fit = ("fit", labelled / "data", tmp_path / "m", *PLAIN, "--serial", "--n-components", "32", "--classify")
-    found = document(
-        *fit,
-        "--precision",
-        "high",
-        "--loss",
-        "logistic",
-        "--alpha",
-        "cv",
-        "--groups",
-        "groups",
-        "--plot",
-        tmp_path / "p",
-    )
+    words = "--precision high --loss logistic --alpha cv --groups groups --plot"
+    found = document(*fit, *words.split(), tmp_path / "p")
     ridge = found["classifier"]["ridge_alpha"]
     assert found["alpha"] < ridge
     table = document("info", tmp_path / "m")["cross_validation"]
@@ -132,29 +107,3 @@ def test_alpha_of_a_logistic_loss_is_told_beside_ridges(labelled, tmp_path):
     assert width["alpha"] <= ridge
     assert width["score"] <= table["score"] <= width["score"] + 0.1 * width["standard_error"]
     assert f"derived from ridge's {ridge:.4g}" in " ".join(run("info", tmp_path / "m").stdout.split())
-
-
-def test_text_to_regress_on_is_refused_with_the_option(labelled, tmp_path):
-    message = refusal(65, "fit", labelled / "data", tmp_path / "m", "--serial")
-    assert "holds labels (text)" in message
-    assert "--classify" in message
-
-
-@pytest.mark.parametrize(
-    ("code", "expected", "arguments"),
-    [
-        (2, "no standard deviations", ["evaluate", "squared", "data", "--std"]),
-        (2, "no standard deviations", ["predict", "squared", "data", "out", "--std"]),
-        (1, "squared hinge has none", ["predict", "squared_hinge", "data", "out", "--probabilities"]),
-        (65, "not among the 3 classes", ["evaluate", "squared", "other"]),
-        (65, "no array 'label'", ["evaluate", "squared", "data", "--y", "label"]),
-    ],
-)
-def test_what_a_classifier_cannot_do_is_refused(labelled, code, expected, arguments):
-    if "other" in arguments:
-        X = np.random.default_rng(0).uniform(-2, 2, (4, 2))
-        write_dataset(labelled / "other", X, np.array(["same", "far", "new", "far"]))
-    paths = [word if word.startswith("-") or word == "label" else labelled / word for word in arguments[1:]]
-    result = run(arguments[0], *paths, "--serial")
-    assert result.exit_code == code, result.output
-    assert expected in result.stderr

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
 from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset, save_model, write_dataset
@@ -17,27 +16,19 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.records import read_record, write_record
 from tests.command_line import document, run
 from tests.refusals import refuses
+from tests.unit.cli.conftest import SMALL
 
 ENGINE = SerialEngine(1)
-SMALL = ["--n-clusters", "4", "--n-components", "64", "--n-init", "3", "--seed", "2", "--serial"]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Return the path of a dataset of four blobs, with text labels and numbers of groups."""
-    path = tmp_path_factory.mktemp("cluster") / "data.zarr"
-    X, y = make_blobs(500, 3, centers=[[0, 0, 0], [5, 0, 0], [0, 5, 0], [0, 0, 5]], random_state=0)
-    names = np.array(["north", "east", "south", "west"])[y]
-    write_dataset(path, X, names, groups=y, chunk_rows=100, feature_names=["a", "b", "c"])
-    return path
+def data(clusters):
+    return clusters.data
 
 
 @pytest.fixture(scope="module")
-def written(data):
-    """Cluster the data with all that can be written; return the document."""
-    options = ["--distances", "--model", data.parent / "model", "--labels", "y"]
-    options += ["--plot", data.parent / "clusters.png"]
-    return document("cluster", data, data.parent / "labels.zarr", *SMALL, *options)
+def written(clusters):
+    return clusters.written
 
 
 def read_array(url, name):
@@ -176,48 +167,3 @@ def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_pat
     few = ["--max-iter", "1", "--init", "k-means++", "--serial", "--n-components", "32"]
     shown = run("cluster", tmp_path / "more.zarr", tmp_path / "more-labels.zarr", *few).stdout
     assert "centres still moved" in shown
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "words"),
-    [
-        (["--n-clusters", "two"], 2, "expected a whole number"),
-        (["--n-clusters", "2,2"], 2, "`n_clusters` is [2, 2]"),
-        (["--n-clusters", "600"], 65, "n_samples=500"),
-        (["--tol", "-1"], 2, "`tol` is '-1'"),
-        (["--labels", "kind"], 65, "kind"),
-        (["--model", "labels.zarr"], 73, "labels.zarr"),
-    ],
-)
-def test_what_is_wrong_is_told_before_work_starts(data, tmp_path, monkeypatch, options, code, words):
-    monkeypatch.chdir(tmp_path)
-    result = run("cluster", data, "labels.zarr", "--n-components", "16", *options, "--serial")
-    assert result.exit_code == code, result.stderr
-    assert words in result.stderr
-    assert not (tmp_path / "labels.zarr").exists()
-    assert "lloyd" not in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (
-            ["predict", "{model}", "{data}", "new.zarr", "--probabilities"],
-            2,
-            "have no probabilities",
-        ),
-        (["predict", "{model}", "{data}", "new.zarr", "--coverage", "0.9"], 2, "`coverage`"),
-        (["evaluate", "{model}", "{data}", "--std"], 2, "clusters have no standard deviations"),
-        (["evaluate", "{model}", "{data}", "--y", "kind"], 65, "kind"),
-        (["cluster", "{data}", "{output}"], 73, "exists already"),
-        (["cluster", "{data}", "new.zarr", "--model", "{model}"], 73, "exists already"),
-    ],
-)
-def test_other_commands_refuse_what_clusters_do_not_have(
-    data, written, tmp_path, monkeypatch, arguments, code, words
-):
-    monkeypatch.chdir(tmp_path)
-    places = {"model": written["model"], "output": written["output"], "data": str(data)}
-    result = run(*(argument.format(**places) for argument in arguments), "--serial")
-    assert result.exit_code == code, result.stderr
-    assert words in result.stderr

@@ -19,11 +19,6 @@ def test_a_scheduler_that_does_not_answer_exits_69(folder, tmp_path, monkeypatch
     assert "no scheduler answers at tcp://127.0.0.1:1" in message
 
 
-def test_a_scheduler_on_the_network_without_tls_exits_69_and_names_the_option(folder, tmp_path):
-    message = refusal(69, "evaluate", folder / "model", folder / "data.zarr", "--scheduler", "192.0.2.1:8786")
-    assert "insecure=True" in message
-
-
 @pytest.mark.parametrize(("n_workers", "serial"), [(None, True), (1, False)])
 def test_options_win_over_the_scheduler_of_the_environment(monkeypatch, n_workers, serial):
     monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")

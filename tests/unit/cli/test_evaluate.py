@@ -9,13 +9,6 @@ from rff_dist.data.blocks import Block
 from tests.command_line import PLAIN, document, refusal, run
 
 
-def test_a_pickle_exits_65_and_is_not_loaded(folder, tmp_path):
-    (tmp_path / "model.pkl").write_bytes(b"\x80\x04N.")
-    message = refusal(65, "evaluate", tmp_path / "model.pkl", folder / "data.zarr", "--serial")
-    assert "is a pickle" in message
-    assert "is a pickle" in refusal(65, "info", tmp_path / "model.pkl")
-
-
 def test_evaluate_std_judges_the_standard_deviations(folder):
     arguments = ("evaluate", folder / "model", folder / "data.zarr", "--serial")
     [plain], [target] = (document(*arguments, *more)["targets"] for more in ((), ("--std",)))

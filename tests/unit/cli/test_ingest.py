@@ -11,25 +11,6 @@ from rff_dist.data.blocks import Block
 from tests.command_line import PLAIN, document, refusal, run
 
 
-def test_only_the_wrong_option_of_ingest_is_named(folder, tmp_path):
-    message = refusal(2, "ingest", folder / "table.csv", tmp_path / "a", "--on-nan", "foo")
-    assert "`on_nan`" in message
-    assert "dtype" not in message
-
-
-def test_a_missing_column_is_a_usage_error_with_the_nearest_name(folder, tmp_path):
-    message = refusal(2, "ingest", folder / "table.csv", tmp_path / "data", "--targets", "prize")
-    assert "`target`" in message
-    assert "'price'" in message
-
-
-def test_a_column_of_lists_exits_65_and_says_what_to_leave_out(tmp_path):
-    (tmp_path / "table.jsonl").write_text('{"a": 1, "names": ["x"]}\n{"a": 2, "names": []}\n')
-    message = refusal(65, "ingest", tmp_path / "table.jsonl", tmp_path / "data", "--targets", "a")
-    assert "'names' (list" in message
-    assert "drop=['names']" in message
-
-
 def test_what_was_done_to_each_column_is_told(tmp_path):
     lines = ["kunde;ort;preis", *(f"k{i};{'Köln' if i % 2 else 'Ulm'};{i},5" for i in range(30))]
     (tmp_path / "t.csv").write_text("\n".join(lines), encoding="latin-1")
@@ -46,7 +27,6 @@ def test_what_was_done_to_each_column_is_told(tmp_path):
     assert found["left_out"] == {}
     assert found["n_samples"] + found["test"]["n_samples"] == 30
     assert found["test"]["path"].endswith("d-test")
-    assert "a share such as 10%" in refusal(2, *given, "--holdout", "all")
 
 
 @pytest.mark.parametrize("flag", ["--header", "--no-header"])
@@ -58,17 +38,8 @@ def test_the_first_line_is_what_one_says(tmp_path, flag):
 
 
 def test_a_table_becomes_a_dataset(folder, tmp_path):
-    found = document(
-        "ingest",
-        folder / "table.csv",
-        tmp_path / "data",
-        "--targets",
-        "price",
-        "--columns",
-        "c, a",
-        "--chunk-rows",
-        "1e2",
-    )
+    words = ["--targets", "price", "--columns", "c, a", "--chunk-rows", "1e2"]
+    found = document("ingest", folder / "table.csv", tmp_path / "data", *words)
     assert (found["n_samples"], found["n_features"], found["n_targets"]) == (300, 2, 1)
     assert found["feature_names"] == ["c", "a"]
     assert found["chunk_rows"] == 100
@@ -110,18 +81,6 @@ def test_a_password_among_the_options_is_warned_of_and_one_from_elsewhere_is_not
         assert result.exit_code == 2
         assert "no database that SQLAlchemy knows" in " ".join(result.output.split())
         assert "geheim" not in result.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["a.csv", "d", "--append", "--overwrite"], "leave it out"),
-        (["a.csv", "d", "--sql", "SELECT 1"], "a.csv: expected files or a query"),
-        (["d"], "expected files and, last, the dataset"),
-    ],
-)
-def test_sources_that_do_not_go_together_exit_2(arguments, message):
-    assert message in refusal(2, "ingest", *arguments)
 
 
 def test_a_transformer_of_scikit_learn_goes_from_a_file_to_data_to_models_and_their_updates(folder, tmp_path):

@@ -169,11 +169,6 @@ def test_an_output_that_exists_exits_73_before_any_work_and_names_overwrite(fold
     assert (tmp_path / "precious").exists()
 
 
-def test_an_output_that_cannot_be_written_exits_73(tmp_path):
-    (tmp_path / "file").touch()
-    assert "cannot be written" in refusal(73, "generate", tmp_path / "file" / "data", "--rows", "10")
-
-
 @pytest.mark.parametrize("name", ["ingest", "generate", "fit", "predict"])
 def test_a_place_that_takes_no_output_exits_73_before_any_work(folder, name, monkeypatch):
     monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
@@ -305,18 +300,8 @@ def test_what_a_library_prints_does_not_reach_the_json(folder, monkeypatch):
 
 @pytest.mark.filterwarnings("default")
 def test_a_warning_is_one_line_on_standard_error(folder, tmp_path):
-    arguments = [
-        "fit",
-        folder / "data.zarr",
-        tmp_path / "model",
-        *PLAIN,
-        "--serial",
-        "--n-components",
-        "512",
-        "--precision",
-        "high",
-    ]
-    result = run(*arguments, "--alpha", "0", "--json")
+    words = ["--serial", "--n-components", "512", "--precision", "high", "--alpha", "0", "--json"]
+    result = run("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, *words)
     assert result.exit_code == 0
     [warning] = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
     assert "alpha" in warning
@@ -342,14 +327,6 @@ def test_what_zarr_leaves_behind_where_a_store_fails_is_no_warning(capfd):
         write()
         warnings.warn("of something else", RuntimeWarning, stacklevel=1)
     assert capfd.readouterr().err == "warning: of something else\n"
-
-
-def test_an_error_names_the_options_that_it_is_about(folder, tmp_path):
-    (tmp_path / "table.csv").write_text("a,b\n1,2\n,4\n")
-    message = refusal(65, "ingest", tmp_path / "table.csv", tmp_path / "data", "--targets", "b")
-    assert 'on_nan="drop"' in message
-    message = refusal(65, "fit", folder / "data.zarr", tmp_path / "model", "--sample-weight", "w", "--serial")
-    assert "`sample_weight`" in message
 
 
 @pytest.mark.parametrize("value", [np.float64(np.nan), math.inf, [np.array([-np.inf])[0]]])
@@ -406,16 +383,6 @@ def test_what_is_nearly_right_is_answered_with_the_nearest_name(folder, argument
     result = run(*arguments, "--serial")
     assert result.exit_code in (2, 65)
     assert re.search(rf"did you mean '?{near}'?\?", result.stderr), result.stderr
-
-
-def test_a_missing_input_is_not_taken_for_an_output_of_the_same_letter_nor_for_any_file(
-    folder, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bin.csv").touch()
-    assert "did you mean" not in refusal(65, "refit", folder / "model", "missing.csv", "v")
-    wrong = refusal(2, "export", folder / "model", "out", "--format", "xml")
-    assert "`format` is 'xml'; expected numpy, onnx or mlflow\n" in wrong
 
 
 def test_tables_in_a_narrow_terminal_keep_every_digit():

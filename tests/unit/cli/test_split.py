@@ -114,11 +114,6 @@ def test_a_version_of_before_is_split(tmp_path):
     assert "no version" in refusal(65, "split", url, "--version", "nothing", "--overwrite")
 
 
-def test_what_cannot_be_is_refused(data, tmp_path):
-    assert "a share such as 10%" in refusal(2, "split", data, "--holdout", "120%")
-    assert "no array 'ward'" in refusal(2, "split", data, "--by", "group", "--groups", "ward")
-    assert "it has 'row', 'when'" in refusal(2, "split", data, "--by", "time", "--time", "day")
-    assert "split by random" in refusal(2, "split", data, "--time", "when")
-    assert "has no row" in refusal(65, "split", data, "--by", "group", "--holdout", "0.001")
+def test_parts_that_exist_are_refused(data):
     document("split", data)
     assert "overwrite=True" in refusal(73, "split", data)

@@ -11,7 +11,7 @@ from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
 from rff_dist.ridge.models import read_model
 from rff_dist.workbench.jobs.training import Compared
-from tests.command_line import document, refusal, run
+from tests.command_line import document, run
 from tests.plain import search_plain
 
 SMALL = ["--kernels", "gaussian,matern:nu=1.5", "--length-scales", "0.5x,2", "--serial"]
@@ -70,18 +70,6 @@ def test_candidates_of_classes_are_compared_too(tmp_path):
     assert found["estimate"]["accuracy"] > 0.9
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--kernel", "matern"], "give several to compare"),
-        (["--alpha", "gcv"], "k-fold cross-validation"),
-        (["--solver", "pcg"], "by the sums of each fold"),
-    ],
-)
-def test_what_excludes_a_comparison_is_refused(data, tmp_path, options, words):
-    assert words in refusal(2, "fit", data, tmp_path / "model", "--kernels", "gaussian,matern", *options)
-
-
 def test_tune_shows_a_table_with_the_best_and_what_may_lie_beyond(data, tmp_path):
     result = run("tune", data, tmp_path / "model", *SMALL, "--n-components", "16")
     assert result.exit_code == 0, result.stderr
@@ -105,20 +93,3 @@ def test_kernels_are_separated_by_commas_that_are_not_of_their_parameters():
     assert [one.kernel for one in found[:6:2]] == [Gaussian(), Matern(nu=2.5), RationalQuadratic(shape=2)]
     assert [one.length_scale for one in found[:2]] == [TimesMedian(0.5), 3.0]
     assert (found[6].kernel, found[6].length_scale) == (Gaussian(2.0) + Matern(3.0, nu=0.5), None)
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "words"),
-    [
-        (["--length-scales=-1x"], 2, "above 0"),
-        (["--kernels", "laplacian", "--design", "orthogonal"], 2, "isotropic"),
-        (["--groups", "nothing"], 65, "nothing"),
-        (["--alphas", "0:1:3"], 2, "LOW:HIGH:N"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused_before_any_work(data, tmp_path, options, code, words):
-    result = run("tune", data, tmp_path / "model", "--serial", *options)
-    assert result.exit_code == code, result.output
-    assert words in result.stderr
-    assert "inspect" not in result.stderr
-    assert not (tmp_path / "model").exists()

@@ -127,11 +127,11 @@ class TestLabels:
         source = ArrayDataset(np.ones((3, 1)))
         with refuses(DataError, "1 class", "2 classes"):
             LabelledDataset(source, as_column([1, 1, 1]), np.array([1]))
-        with pytest.raises(DataError, match=r"inconsistent numbers of samples: \[3, 2\] \(X, y\)"):
+        with refuses(DataError, "3", "2"):
             LabelledDataset(source, as_column([1, 2]), np.array([1, 2]))
-        with pytest.raises(DataError, match=r"inconsistent numbers of samples: \[3, 2\] \(X, groups\)"):
+        with refuses(DataError, "3", "2"):
             GroupedDataset(source, as_column([1, 2]))
-        with pytest.raises(DataError, match=r"inconsistent numbers of samples: \[3, 2\]"):
+        with refuses(DataError, "3", "2"):
             count_labels(as_column([1, 2]), source=source, engine=SerialEngine())
 
     def test_the_fingerprint_follows_rows_labels_classes_and_weights(self):

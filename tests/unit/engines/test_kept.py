@@ -78,12 +78,12 @@ def accumulation(**spec: Any) -> Accumulation:
 # -- names -----------------------------------------------------------------------------------------
 
 
-def test_equal_passes_have_one_name() -> None:
+def test_equal_passes_have_one_name():
     names = {name_pass(TASK, BLOCKS, accumulation(target_offset=(0.5,)), operator.add) for _ in range(3)}
     assert len(names) == 1
 
 
-def test_whatever_the_sums_depend_on_changes_the_name() -> None:
+def test_whatever_the_sums_depend_on_changes_the_name():
     state = accumulation(target_offset=(0.5,))
     first = state.feature_map
     names = [
@@ -127,7 +127,7 @@ def test_whatever_the_sums_depend_on_changes_the_name() -> None:
         (replace(TASK, source=Stored(ROWS.X, name=None)), None),
     ],
 )
-def test_what_does_not_say_what_it_is_made_of_has_no_name(task: Any, state: Any) -> None:
+def test_what_does_not_say_what_it_is_made_of_has_no_name(task, state):
     assert name_pass(task, BLOCKS, state, operator.add) is None
 
 
@@ -135,7 +135,7 @@ def test_what_does_not_say_what_it_is_made_of_has_no_name(task: Any, state: Any)
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=6), st.integers(0, 11))
-def test_the_parts_of_a_pass_cover_each_block_once(spans: list[tuple[int, int]], start: int) -> None:
+def test_the_parts_of_a_pass_cover_each_block_once(spans, start):
     ledger = InMemory()
     ledger.sums = {("pass", range(*span)): None for span in spans if span[0] < span[1]}
     parts = KeptPass(ledger, "pass").cut(range(start, 12))
@@ -152,7 +152,7 @@ def resumed(ledger: InMemory, blocks: Any = BLOCKS) -> tuple[list[float], list[E
 
 
 @given(st.sets(st.integers(0, 11)))
-def test_what_is_kept_and_what_is_summed_up_make_the_whole(kept: set[int]) -> None:
+def test_what_is_kept_and_what_is_summed_up_make_the_whole(kept):
     name = name_pass(TASK, BLOCKS, 2.0, operator.add)
     assert name is not None
     ledger = InMemory(cost=np.inf)
@@ -165,21 +165,21 @@ def test_what_is_kept_and_what_is_summed_up_make_the_whole(kept: set[int]) -> No
     assert [e.n_kept for e in events if isinstance(e, PassResumed)] == ([10 * len(kept)] if kept else [])
 
 
-def test_each_block_is_told_of_once_where_sums_were_kept() -> None:
+def test_each_block_is_told_of_once_where_sums_were_kept():
     ledger = InMemory()
     resumed(ledger)
     _, events = resumed(ledger)
     assert sorted(e.block.index for e in events if isinstance(e, BlockDone)) == list(range(12))
 
 
-def test_one_process_keeps_the_sums_of_all_blocks_so_far_only() -> None:
+def test_one_process_keeps_the_sums_of_all_blocks_so_far_only():
     ledger = InMemory()
     assert resumed(ledger)[0] == [2.0] * 12
     [(_, span)] = ledger.sums
     assert span == range(12)
 
 
-def test_kept_sums_do_not_change_with_the_total_that_goes_on_from_them() -> None:
+def test_kept_sums_do_not_change_with_the_total_that_goes_on_from_them():
     ledger = InMemory()
     resumed(ledger)
     [key] = ledger.sums
@@ -190,12 +190,12 @@ def test_kept_sums_do_not_change_with_the_total_that_goes_on_from_them() -> None
     assert before.tolist() == [2.0] * 6 + [0.0] * 6
 
 
-def test_without_a_ledger_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_ledger_nothing_is_named(monkeypatch):
     monkeypatch.setattr(kept_module, "name_pass", pytest.fail)
     assert SerialEngine(1).map_reduce(TASK, BLOCKS, 2.0, combine=operator.add).tolist() == [2.0] * 12
 
 
-def test_sums_are_kept_for_three_hundredths_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_are_kept_for_three_hundredths_of_the_time(monkeypatch):
     now = 0.0
     monkeypatch.setattr(kept_module.time, "perf_counter", lambda: now)
 
@@ -216,9 +216,7 @@ def test_sums_are_kept_for_three_hundredths_of_the_time(monkeypatch: pytest.Monk
     assert max(np.diff([0, *kept])) <= 7
 
 
-def test_work_is_kept_every_two_minutes_at_the_latest_where_that_is_cheap(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_work_is_kept_every_two_minutes_at_the_latest_where_that_is_cheap(monkeypatch):
     now = 0.0
     monkeypatch.setattr(kept_module.time, "perf_counter", lambda: now)
     times = []
@@ -234,7 +232,7 @@ def test_work_is_kept_every_two_minutes_at_the_latest_where_that_is_cheap(
     assert np.diff([0, *times]).max() <= 121
 
 
-def test_runs_on_workers_leave_no_more_than_was_planned() -> None:
+def test_runs_on_workers_leave_no_more_than_was_planned():
     assert most_kept(1, 1, separate=False) == 1
     assert most_kept(10_000, 1, separate=False) == 2
     assert most_kept(100_000, 2, separate=True) < 130

@@ -1,6 +1,5 @@
 """Every form of the same rows gives the same model, and bad rows are refused in each."""
 
-import operator
 import warnings
 
 import dask
@@ -16,16 +15,7 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
-from rff_dist import (
-    RFFPCA,
-    KernelKMeans,
-    RFFKMeans,
-    RFFRidge,
-    RFFSampler,
-    SerialEngine,
-    open_dataset,
-    write_dataset,
-)
+from rff_dist import RFFPCA, KernelKMeans, RFFKMeans, RFFRidge, RFFSampler, SerialEngine, write_dataset
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.dask_arrays import DaskArrayDataset
@@ -143,18 +133,13 @@ def test_weights_and_several_targets_in_any_form_give_the_same_bits(rows, form):
     X, y = rows
     Y, weights = np.column_stack([y, -y, X[:, 0]]), np.linspace(0.0, 2.0, N)
     expected = plain_ridge(n_components=32, random_state=0).fit(X, Y, weights)
-    if form == "dataset":
-        arguments = (write_dataset("memory://inputs-weighted", X, Y, sample_weight=weights, overwrite=True),)
-    elif form == "Dask array":
-        arguments = (
-            da.from_array(X, chunks=(100, 4)),
-            da.from_array(Y, chunks=(90, 2)),
-            da.from_array(weights),
-        )
-    elif form == "Zarr arrays":
-        arguments = (zarr_array(X, (64, 4)), zarr_array(Y, (50, 3)), zarr_array(weights, (300,)))
-    else:
-        arguments = (sp.csr_array(X), Y, weights)
+    lazy = da.from_array(X, chunks=(100, 4)), da.from_array(Y, chunks=(90, 2)), da.from_array(weights)
+    arguments = {
+        "dataset": (write_dataset("memory://weighted", X, Y, sample_weight=weights, overwrite=True),),
+        "Dask array": lazy,
+        "Zarr arrays": (zarr_array(X, (64, 4)), zarr_array(Y, (50, 3)), zarr_array(weights, (300,))),
+        "csr_matrix": (sp.csr_array(X), Y, weights),
+    }[form]
     model = plain_ridge(n_components=32, random_state=0).fit(*arguments)
     assert model.statistics_ == expected.statistics_
     assert_array_equal(model.coef_, expected.coef_)
@@ -279,64 +264,56 @@ def with_value(X, value):
 def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value):
     X, y = rows
     kind = "NaN" if np.isnan(value) else "infinity"
-    with pytest.raises(ValueError, match=f"Input X contains {kind}: row 123, column 2") as caught:
+    with refuses(ValueError, "Input X", kind, "row 123", "column 2") as caught:
         plain_ridge(n_components=32).fit(*FORMS[form](with_value(X, value), y))
     assert isinstance(caught.value, DataError)
-    with pytest.raises(DataError, match=f"Input y contains {kind}: row 123"):
+    with refuses(DataError, "Input y", kind, "row 123"):
         plain_ridge(n_components=32).fit(*FORMS[form](X, np.where(np.arange(N) == 123, value, y)))
     model = plain_ridge(n_components=32, alpha=0.1).fit(X, y)
-    with pytest.raises(DataError, match=f"Input X contains {kind}: row .*column 2"):
+    with refuses(DataError, "Input X", kind, "column 2"):
         as_numpy(model.predict(FORMS[form](with_value(X, value), y)[0]))
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("given", "error", "said"),
     [
-        (lambda X, y: (da.from_array(X), None), DataError, r"RFFRidge requires y to be passed"),
-        (lambda X, y: (da.from_array(X), y, np.ones(3)), DataError, r"sample_weight has shape \(3,\)"),
-        (lambda X, y: (da.from_array(X), y, -np.ones(N)), DataError, r"sample_weight is -1.0 in row 0"),
-        (lambda X, y: (da.from_array(X), y, np.zeros(N)), DataError, r"all sample weights are zero"),
-        (lambda X, y: (zarr_array(X, (64, 4)), y[:-1]), DataError, r"299"),
-        (lambda X, y: (zarr_array(X, (64, 4)), None), DataError, r"RFFRidge requires y to be passed"),
-        (lambda X, y: (stored(X, None, "no-y"), None), DataError, r"RFFRidge requires y to be passed"),
-        (lambda X, y: (stored(X, y, "y-twice"), y), DataError, r"belong to the dataset: leave them out"),
-        (lambda X, y: ("memory://inputs-nothing-here", None), StorageError, r"nothing-here"),
-        (lambda X, y: (sp.csr_array(with_value(X, np.nan)), y), ValueError, r"Input X contains NaN"),
+        (lambda X, y: (da.from_array(X), None), DataError, "RFFRidge requires y to be passed"),
+        (lambda X, y: (da.from_array(X), y, np.ones(3)), DataError, "sample_weight has shape (3,"),
+        (lambda X, y: (da.from_array(X), y, -np.ones(N)), DataError, "sample_weight is -1.0 in row 0"),
+        (lambda X, y: (da.from_array(X), y, np.zeros(N)), DataError, "all sample weights are zero"),
+        (lambda X, y: (zarr_array(X, (64, 4)), y[:-1]), DataError, "299"),
+        (lambda X, y: (zarr_array(X, (64, 4)), None), DataError, "RFFRidge requires y to be passed"),
+        (lambda X, y: (stored(X, None, "no-y"), None), DataError, "RFFRidge requires y to be passed"),
+        (lambda X, y: (stored(X, y, "y-twice"), y), DataError, "belong to the dataset"),
+        (lambda X, y: ("memory://inputs-nothing-here", None), StorageError, "inputs-nothing-here"),
+        (lambda X, y: (sp.csr_array(with_value(X, np.nan)), y), ValueError, "Input X contains NaN"),
     ],
-    ids=[
-        "Dask no y", "Dask weights length", "Dask negative weights", "Dask zero weights",
-        "Zarr y length", "Zarr no y", "dataset without y", "y twice", "no dataset", "sparse NaN",
-    ],
-)  # fmt: skip
-def test_bad_rows_are_refused_in_any_form(rows, given, error, message):
-    with pytest.raises(error, match=message):
+)
+def test_bad_rows_are_refused_in_any_form(rows, given, error, said):
+    with refuses(error, said):
         plain_ridge(n_components=32).fit(*given(*rows))
 
 
 @pytest.mark.parametrize("form", ["Dask array", "Zarr arrays", "path", "csr_matrix"])
 def test_another_number_of_columns_is_refused_in_any_form(rows, form):
     X, y = rows
-    message = "X has 3 features, but {} is expecting 4 features as input"
     given = FORMS[form](X[:, :3], y)[0]
-    with pytest.raises(ValueError, match=message.format("RFFRidge")):
+    with refuses(ValueError, "3 features", "RFFRidge is expecting 4 features"):
         plain_ridge(n_components=32, alpha=0.1).fit(X, y).predict(given)
-    with pytest.raises(ValueError, match=message.format("RFFSampler")):
+    with refuses(ValueError, "3 features", "RFFSampler is expecting 4 features"):
         RFFSampler(n_components=32).fit(X).transform(given)
 
 
 def test_a_dataset_with_other_column_names_is_refused(rows):
     X, y = rows
-    names = operator.itemgetter("trained", "other")(
-        {
-            name: write_dataset(f"memory://names-{name}", X, y, feature_names=columns, overwrite=True)
-            for name, columns in {"trained": list("abcd"), "other": list("abce")}.items()
-        }
+    trained, other = (
+        write_dataset(f"memory://names-{names}", X, y, feature_names=list(names), overwrite=True)
+        for names in ("abcd", "abce")
     )
-    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(names[0])
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(trained)
     assert list(model.feature_names_in_) == list("abcd")
     with refuses(DataError, "'e'", "'d'"):
-        model.predict(names[1])
-    assert open_dataset(names[1].url).feature_names == tuple("abce")
+        model.predict(other)
 
 
 # -- labels and groups -----------------------------------------------------------------------------
@@ -389,14 +366,14 @@ def test_numbers_that_a_dataset_has_as_targets_are_its_labels(rows, dataset):
 
 
 @pytest.mark.parametrize(
-    ("X", "y", "message"),
+    ("X", "y", "said"),
     [
         (np.ones((3, 1)), [0.5, 1.2, 3.1], "Unknown label type: continuous"),
         (np.ones((3, 1)), None, "requires y to be passed"),
         (np.ones((3, 1)), [1, 2], "inconsistent numbers of samples"),
-        (np.ones((3, 1)), np.ones((3, 2)), r"y should be a 1d array|shape \(3, 2\)"),
+        (np.ones((3, 1)), np.ones((3, 2)), "shape (3, 2"),
         (da.ones((3, 1)), None, "requires y to be passed"),
-        (da.ones((3, 1)), [1, 2], r"inconsistent numbers of samples: \[3, 2\]"),
+        (da.ones((3, 1)), [1, 2], "inconsistent numbers of samples: [3, 2"),
         (da.ones((3, 1)), [1.0, 2.5, 3.0], "no whole number"),
         (ArrayDataset(np.ones((3, 1))), None, "requires y to be passed"),
         (ArrayDataset(np.ones((3, 1)), [1, 2, 3]), [1, 2, 3], "`y` belongs to the dataset"),
@@ -404,8 +381,8 @@ def test_numbers_that_a_dataset_has_as_targets_are_its_labels(rows, dataset):
         (ArrayDataset(np.ones((3, 1)), [1, 2, 3]), "species", "are not stored"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(X, y, message):
-    with pytest.raises(ValueError, match=message):
+def test_labels_that_do_not_fit_are_refused(X, y, said):
+    with refuses(ValueError, said):
         as_labelled(RFFRidge(), X, y, reset=True)
 
 
@@ -427,5 +404,5 @@ def test_groups_are_given_by_value_or_by_the_name_of_a_stored_array(rows):
         with_groups(ArrayDataset(X, y), "groups")
     with refuses(DataError, "300", "2"):
         with_groups(dataset, [1, 2])
-    with pytest.raises(DataError, match="groups is missing"):
+    with refuses(DataError, "groups is missing"):
         with_groups(dataset, [1.0, np.nan])

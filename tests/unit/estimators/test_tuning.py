@@ -3,11 +3,11 @@ import pytest
 
 from rff_dist import Gaussian, Linear, Matern, RFFSampler, tune_length_scales, write_dataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import DataError
 from rff_dist.features import draw
 from rff_dist.features.length_scales import EvidenceSearch, maximize_evidence
 from tests.plain import plain_ridge
-from tests.refusals import refuses
+from tests.refusals import for_each_refusal, once, refuses
 
 QUICK = {"n_components": 64, "n_starts": 2}
 
@@ -53,11 +53,6 @@ def test_rows_without_weight_change_nothing():
     assert hidden.length_scale == pytest.approx(alone.length_scale, rel=1e-6)
 
 
-def test_a_sample_has_as_many_rows_as_asked():
-    X, y = rows()
-    assert tune_length_scales("gaussian", X, y, n_samples=50, **QUICK).n_samples == 50
-
-
 def test_the_result_does_not_depend_on_the_kernels_own_length_scale():
     X, y = rows()
     assert tune_length_scales(Gaussian(7.0), X, y, **QUICK) == tune_length_scales("gaussian", X, y, **QUICK)
@@ -70,41 +65,38 @@ def test_several_targets_share_their_length_scales():
     assert both.length_scale == pytest.approx(one.length_scale, rel=1e-2)
     assert both.noise_variance[1] == pytest.approx(1e6 * both.noise_variance[0], rel=1e-6)
 
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"n_samples": 0}, "n_samples"),
-        ({"n_components": 5}, "even"),
-        ({"n_starts": 1.5}, "n_starts"),
-        ({"per_feature": "yes"}, "per_feature"),
-        ({"kernel": Gaussian() + Linear()}, "kernels of one length scale"),
-        ({"random_state": "zero"}, "random_state"),
-    ],
-)
-def test_wrong_parameters_are_refused(wrong, words):
-    X, y = rows()
-    with pytest.raises(InvalidParameterError, match=words):
-        tune_length_scales(**{"kernel": "gaussian", "X": X, "y": y, **wrong})
-
-
-def test_data_without_targets_are_refused():
-    with pytest.raises(DataError, match="needs targets"):
-        tune_length_scales("gaussian", rows()[0])
-
-
-def test_targets_beside_a_dataset_are_refused():
-    X, y = rows()
-    with pytest.raises(DataError, match="belong to the dataset"):
-        tune_length_scales("gaussian", ArrayDataset(X, y), y)
+    assert tune_length_scales("gaussian", X, y, n_samples=50, **QUICK).n_samples == 50
 
 
 @pytest.mark.parametrize("column", ["X", "y"])
 def test_values_that_are_not_finite_are_named(column):
     X, y = rows()
     (X[7] if column == "X" else y[7:8])[:] = np.nan
-    with pytest.raises(DataError, match=f"{column} contains NaN or infinity: row 7"):
+    with refuses(DataError, column, "row 7"):
         draw.tune(draw.Inputs(ArrayDataset(X, y)), Gaussian())
+
+
+ROWS = rows()
+
+
+def tuned(X=ROWS[0], y=ROWS[1], kernel="gaussian", **given):
+    return tune_length_scales(kernel, X, y, **given)
+
+
+@for_each_refusal(
+    once(lambda: tuned(n_samples=0), "n_samples"),
+    once(lambda: tuned(n_components=5), "n_components"),
+    once(lambda: tuned(n_starts=1.5), "n_starts"),
+    once(lambda: tuned(per_feature="yes"), "per_feature"),
+    once(lambda: tuned(kernel=Gaussian() + Linear()), "one length scale"),
+    once(lambda: tuned(random_state="zero"), "random_state"),
+    once(lambda: tuned(y=None), "targets", error=DataError),
+    once(lambda: tuned(ArrayDataset(*ROWS)), "belong to the dataset", error=DataError),
+    once(lambda: RFFSampler(length_scale="evidence").fit(*ROWS), "tune_length_scales"),
+)
+def test_what_cannot_be_tuned_is_refused(call, error, names):
+    with refuses(error, *names):
+        call()
 
 
 class TestInFits:
@@ -132,7 +124,3 @@ class TestInFits:
             for choice in ("median", "evidence")
         ]
         assert 1 - scores[1] < 0.5 * (1 - scores[0])
-
-    def test_a_sampler_has_no_targets_to_tune_by(self):
-        with refuses(InvalidParameterError, "tune_length_scales"):
-            RFFSampler(length_scale="evidence").fit(*rows())

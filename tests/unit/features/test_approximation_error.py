@@ -10,7 +10,6 @@ from scipy import stats
 import rff_dist.features.approximation
 from rff_dist import approximation_error, draw_feature_map, write_dataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.approximation import error_curve
 from rff_dist.features.bounds import feature_variance
 from rff_dist.features.fourier import FourierFeatureMap
@@ -18,7 +17,6 @@ from rff_dist.features.maps import Standardizer
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Matern
-from tests.refusals import refuses
 
 MEASURES = ["mean", "max", "operator_norm", "relative_operator_norm"]
 
@@ -108,12 +106,6 @@ class TestNystrom:
         features = self.draw(X[:40], 40)
         found = approximation_error(Gaussian(2.0), features, X[:40], n_samples=10, n_repeats=4)
         assert found.max.value < 1e-5  # float32 features of the kernel
-
-    def test_fewer_centres_are_another_choice_and_no_prefix(self, X):
-        with pytest.raises(
-            InvalidParameterError, match="has no spec from which fewer components could be drawn"
-        ):
-            error_curve(Gaussian(2.0), self.draw(X, 60), X, n_components=[30, 60])
 
 
 def test_samples_are_disjoint_and_chosen_by_the_seed(X, monkeypatch):
@@ -207,45 +199,6 @@ class TestCurve:
         wanted = large.max.value / 2
         assert_allclose(large.components_for(wanted), 4 * 8_192, rtol=1e-3)
         assert large.components_for(1.0, measure="mean") == 2
-
-
-class TestRefusals:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"n_samples": 1}, ["n_samples", "1", "n_repeats", "8", "2"]),
-            ({"n_repeats": 1}, ["n_repeats", "1", "2"]),
-            ({"n_repeats": 2.5}, ["n_repeats", "2.5"]),
-            ({"confidence": 1.0}, ["confidence", "1.0"]),
-        ],
-    )
-    def test_a_parameter_out_of_range_is_named(self, X, options, message):
-        with refuses(InvalidParameterError, *message):
-            approximation_error("gaussian", draw(Gaussian()), X, **options)
-
-    def test_too_few_rows_are_refused(self, X):
-        with refuses(DataError, "15 rows", "8"):
-            approximation_error("gaussian", draw(Gaussian()), X[:15])
-
-    def test_other_columns_are_refused(self, X):
-        with refuses(DataError, "3 columns"):
-            approximation_error("gaussian", draw(Gaussian()), X[:, :2])
-
-    def test_nan_is_named_by_its_row(self, X):
-        broken = X.copy()
-        broken[17, 1] = np.nan
-        with refuses(DataError, "row 17"):
-            approximation_error("gaussian", draw(Gaussian()), broken)
-
-    @pytest.mark.parametrize("n_components", [[], [256], [7]])
-    def test_points_that_the_map_does_not_have_are_refused(self, X, n_components):
-        with refuses(InvalidParameterError, "n_components"):
-            error_curve("gaussian", draw(Gaussian()), X, n_components=n_components)
-
-    def test_an_unknown_measure_is_refused(self, X):
-        found = approximation_error("gaussian", draw(Gaussian()), X)
-        with refuses(InvalidParameterError, "'relative_operator_norm'"):
-            found.components_for(0.1, measure="rms")
 
 
 def test_given_rows_are_left_as_they_are(X):

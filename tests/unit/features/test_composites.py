@@ -135,23 +135,6 @@ class TestTheMap:
             assert isinstance(draw(kernel, 8), FourierFeatureMap)
         assert isinstance(draw(2 * Gaussian(), 8), ConcatenatedFeatureMap)
 
-    @pytest.mark.parametrize(
-        "kernel",
-        [Gaussian() * Linear(), Linear() * Linear(), Min(0, 1) * Min(0, 1), (Gaussian() + 1) * Linear()],
-        ids=str,
-    )
-    def test_products_without_random_features_are_refused_with_a_remedy(self, kernel):
-        with pytest.raises(InvalidParameterError, match=r"no random features here.*nystrom"):
-            draw(kernel, 64)
-
-    def test_a_min_kernel_without_its_interval_says_how_to_get_one(self):
-        with pytest.raises(InvalidParameterError, match=r"give Min\(lower, upper\)"):
-            draw(1 + Min(), 8)
-
-    def test_columns_that_do_not_exist_are_refused(self):
-        with refuses(InvalidParameterError, "column 5"):
-            draw(Gaussian() + Linear().on([5]), 8)
-
 
 def test_derived_seeds_have_not_changed():
     """Golden values; replace them only together with a note on changed results in the CHANGELOG."""

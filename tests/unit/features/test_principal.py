@@ -1,22 +1,15 @@
 """Scores as features: against the projection that writes them, and in k-means against spectral clustering."""
 
-import pickle
-
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import InvalidParameterError
-from rff_dist.features.composed import PrincipalFeatureMap
 from rff_dist.features.feature_options import FeatureOptions
-from rff_dist.features.kinds import kernel_of
 from rff_dist.fitting.predicting import rows_in_memory
 from rff_dist.pca import fit as pca
 from rff_dist.pca.components import project_rows
-from rff_dist.ridge.models import read_features, record_features
-from tests.refusals import refuses
 
 X = np.random.default_rng(0).normal([5.0, 0.0, -2.0], size=(1_000, 3))
 ENGINE = SerialEngine(1)
@@ -46,21 +39,3 @@ def test_features_are_the_scores_that_a_pass_writes(found):
     )
     assert features.n_components == 5
     assert_allclose(features.transform(X), expected, rtol=0, atol=1e-12 * np.abs(expected).max())
-
-
-def test_what_is_stored_or_pickled_gives_the_same_scores_and_knows_its_kernel(found):
-    features = found.features()
-    facts, arrays = record_features(features)
-    # stored without pickle, and sent to workers with it
-    for other in (read_features(facts, arrays), pickle.loads(pickle.dumps(features))):
-        assert isinstance(other, PrincipalFeatureMap)
-        assert other.digest() == features.digest()
-        assert kernel_of(other) == Gaussian(1.5)
-        assert_array_equal(other.transform(X[:100]), features.transform(X[:100]))
-    assert isinstance(other, PrincipalFeatureMap)
-    assert other.with_standardizer(None).digest() != features.digest()
-
-
-def test_an_unknown_way_of_normalising_is_refused():
-    with refuses(InvalidParameterError, "normalize", "'rows'", "'degree'"):
-        pca.check_normalize("rows")

@@ -55,7 +55,7 @@ def test_other_rows_and_another_target_are_refused_unless_they_are_to_replace_th
         prepared(table, "x")
     text = table.read_text()
     table.write_text(text + "100,1,50,1\n" * n_new if n_new else text.replace("99,", "98,"))
-    with pytest.raises(OutputExistsError, match="from other files, or from these before they changed"):
+    with refuses(OutputExistsError, "from other files, or from these before they changed"):
         prepared(table)
     assert rows_of(prepared(table, overwrite=True)) != rows
 
@@ -69,7 +69,7 @@ def test_a_part_that_a_killed_run_left_is_replaced(table):
 
 def test_a_target_that_cannot_be_learned_leaves_nothing_new(table):
     made = table.with_name("made")
-    with pytest.raises(DataError, match="nothing to predict"):
+    with refuses(DataError, "nothing to predict"):
         prepared(table, "same")
     assert not made.exists() or not list(made.iterdir())
     rows = rows_of(prepared(table))
@@ -83,7 +83,7 @@ def test_data_of_others_are_not_replaced(table):
     discard(parse_location(first.train))
     discard(parse_location(first.test))
     write_dataset(first.train, [[1.0], [2.0]], [1.0, 2.0])
-    with pytest.raises(OutputExistsError, match="exists already"):
+    with refuses(OutputExistsError, "exists already"):
         prepared(table)
 
 

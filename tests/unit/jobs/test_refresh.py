@@ -2,7 +2,6 @@
 
 import contextvars
 import json
-import threading
 import uuid
 
 import numpy as np
@@ -19,6 +18,7 @@ from rff_dist.statistics import passes
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hold
 from rff_dist.storage.records import write_record
+from rff_dist.text import human_bytes
 from rff_dist.workbench.jobs import refresh
 from rff_dist.workbench.jobs.specs import Update
 from rff_dist.workbench.jobs.steps import in_this_process, publish
@@ -153,17 +153,13 @@ def test_a_backfill_judges_refused_rows_again_and_force_takes_them(place, data):
     assert refresh.read_refusals(parse_location(place)) == []
 
 
-def test_a_larger_tolerance_lets_it_pass(place, data):
-    data.append(1, bad=True)
-    assert run(place, data.now, tolerance=1e6)["decision"] == "published"
-
-
 def test_a_dry_run_writes_nothing(place, data):
     before = read_model(place)
     data.append(1, bad=True)
     assert run(place, data.now, dry_run=True)["decision"] == "would be kept"
     assert refresh.read_refusals(parse_location(place)) == []
     assert run(place, data.now, dry_run=True, force=True)["decision"] == "would be published"
+    assert run(place, data.now, dry_run=True, tolerance=1e6)["decision"] == "would be published"
     assert read_model(place).card == before.card
 
 
@@ -192,7 +188,7 @@ def test_rows_of_a_version_that_was_rolled_back_stay_out(registered, data):
         data.append(seed)
         run(registered, data.now)
     RegisteredModel(registered).rollback()
-    RegisteredModel(registered).rollback()
+    RegisteredModel(registered).promote(1)  # over an older one, which is rolling back too
     nothing = run(registered, data.now)
     assert nothing["decision"] == "nothing new"
     assert nothing["left_out_because"] == ["version 2 was rolled back; version 3 was rolled back"]
@@ -218,13 +214,6 @@ def test_rows_of_a_version_that_could_not_be_promoted_are_added_next_time(regist
     assert again["statistics_digest"] == at_once(data)
 
 
-def test_rows_of_a_version_that_an_older_one_was_promoted_over_stay_out(registered, data):
-    data.append(1)
-    run(registered, data.now)
-    RegisteredModel(registered).promote(1)
-    assert run(registered, data.now)["left_out_because"] == ["version 2 was rolled back"]
-
-
 def test_test_data_decide_where_there_are_some(place, data):
     data.append(1)
     result = run(place, data.now, test=ArrayDataset(*batch(9, 300)))
@@ -236,19 +225,8 @@ def test_a_model_that_somebody_else_writes_is_refused(tmp_path, data):
     place = str(tmp_path / "model")
     write_model(fit(data), place)
     data.append(1)
-    refused = []
-
-    def other():
-        try:
-            run(place, data.now)
-        except OutputBusyError as error:
-            refused.append(str(error))
-
-    with hold(place, holder="a test"):
-        thread = threading.Thread(target=contextvars.Context().run, args=(other,))
-        thread.start()
-        thread.join()
-    assert "a test" in refused[0]
+    with hold(place, holder="a test"), refuses(OutputBusyError, "a test"):
+        contextvars.Context().run(run, place, data.now)
 
 
 def test_what_cannot_be_updated_is_refused_before_anything_is_read(data):
@@ -259,7 +237,7 @@ def test_what_cannot_be_updated_is_refused_before_anything_is_read(data):
     with refuses(StatisticsError, "'k-means model'"):
         run(url, data.now)
     write_model(fit(data).without_statistics(), f"{url}-without")
-    with pytest.raises(StatisticsError, match="without its statistics"):
+    with refuses(StatisticsError, "statistics"):
         run(f"{url}-without", data.now)
 
 
@@ -269,5 +247,5 @@ def test_an_update_that_does_not_fit_into_memory_is_refused_with_both_numbers(pl
     data.append(1)
     enough_for_a_fit = check_plan(data.now, 32, Sums(alpha=0.1), engine=ENGINE).client_bytes
     monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: enough_for_a_fit)
-    with pytest.raises(PlanError, match=r"needs \d+\.\d MiB .* has \d+\.\d MiB"):
+    with refuses(PlanError, human_bytes(enough_for_a_fit)):
         run(place, data.now)

@@ -218,7 +218,7 @@ def test_failed_run_leaves_nothing(problem, tmp_path):
     def look():
         assert len(list(tmp_path.iterdir())) == 3  # the run's folder, its lease and its ledger
 
-    with pytest.raises(RuntimeError, match="stop"):
+    with refuses(RuntimeError, "stop"):
         run(problem, str(tmp_path / "model"), do=stop_at("publish", look))
     assert not list(tmp_path.iterdir())
 
@@ -270,10 +270,10 @@ def test_what_is_broadcast_is_told_with_its_digest(problem, in_memory):
 def test_output_that_exists_is_refused_at_once(problem, tmp_path):
     place, never = str(tmp_path / "model"), watching(lambda _: pytest.fail("a step was taken"))
     run(problem, place)
-    with pytest.raises(OutputExistsError, match="exists already"):
+    with refuses(OutputExistsError, "exists already"):
         run(problem, place, do=never)
     (tmp_path / "model" / "model.json").rename(tmp_path / "model" / "notes.json")
-    with pytest.raises(StorageError, match="is not replaced"):
+    with refuses(StorageError, "is not replaced"):
         run(problem, place, do=never, overwrite=True)
 
 
@@ -353,7 +353,7 @@ def test_what_a_run_left_that_was_killed_when_it_had_published_is_removed(
 
 def test_leftovers_in_memory_are_found_too(problem, in_memory):
     left = []
-    with pytest.raises(RuntimeError, match="stop"):
+    with refuses(RuntimeError, "stop"):
         run(problem, in_memory, do=stop_at("measure", lambda: left.extend(training.leftover_runs(in_memory))))
     assert len(left) == 1
     assert training.leftover_runs(in_memory) == []
@@ -368,7 +368,7 @@ def test_a_run_that_lost_its_lease_publishes_nothing_and_keeps_its_model(problem
         if step == "publish":
             os.unlink(tmp_path / ".model.lock")
 
-    with pytest.raises(OutputBusyError, match="may no longer write") as lost:
+    with refuses(OutputBusyError, "may no longer write") as lost:
         run(problem, str(tmp_path / "model"), do=watching(lose))
     assert "the trained model is kept at" in lost.value.__notes__[0]
     assert not (tmp_path / "model").exists()

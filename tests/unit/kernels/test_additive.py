@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist import Additive, Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic
-from rff_dist.errors import InvalidParameterError
+from rff_dist import Additive, Cauchy, Gaussian, Matern, RationalQuadratic
 from rff_dist.kernels.base import design_for
 from rff_dist.kernels.names import find_kernel, kernel_text
-from tests.refusals import refuses
 from tests.strategies import length_scales, weights
 
 X = np.random.default_rng(0).standard_normal((11, 4))
@@ -128,27 +126,10 @@ class TestGradient:
         assert (moved.order_1, moved.order_2, moved.dense) == pytest.approx((0.25, 0.0, 0.75))
 
     def test_a_rough_kernel_has_none(self):
-        kernel = Additive(kernel=Matern(nu=0.5))
-        assert not kernel.differentiable
-        with pytest.raises(InvalidParameterError, match="no derivative"):
-            kernel.gradient(X, X @ X.T)
+        assert not Additive(kernel=Matern(nu=0.5)).differentiable
 
 
 class TestParameters:
-    @pytest.mark.parametrize(
-        "base", [Laplacian(), Cauchy(), Gaussian(2.0), "gaussian", None, Additive()], ids=str
-    )
-    def test_other_kernels_are_refused(self, base):
-        with pytest.raises(InvalidParameterError, match=r"additive kernel of .*expected Gaussian\(\)"):
-            Additive(kernel=base)
-
-    @pytest.mark.parametrize(
-        "w", [(-1, 1, 1), (0, 0, 0), (np.nan, 1, 1), (np.inf, 1, 1), ("1", 1, 1), (True, 1, 1)]
-    )
-    def test_other_weights_are_refused(self, w):
-        with refuses(InvalidParameterError, "order_1", "order_2", "dense"):
-            Additive(order_1=w[0], order_2=w[1], dense=w[2])
-
     @pytest.mark.parametrize("base", BASES, ids=str)
     def test_its_text_is_read_again(self, base):
         kernel = Additive(kernel=base, order_1=0.25, dense=0)

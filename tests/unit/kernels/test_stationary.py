@@ -9,10 +9,8 @@ from sklearn.gaussian_process import kernels as sklearn_kernels
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from rff_dist import Additive, Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
-from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels.names import KERNELS, find_kernel
+from rff_dist.kernels.names import KERNELS
 from rff_dist.kernels.stationary import Stationary
-from tests.refusals import refuses
 from tests.strategies import kernels
 
 EXACT = 1e-12  # both sides round: distances, exponentials and a Bessel function in float64
@@ -153,42 +151,6 @@ class TestGram:
 
 
 class TestParameters:
-    @pytest.mark.parametrize("kernel", STATIONARY, ids=lambda kernel: kernel.name)
-    @pytest.mark.parametrize(
-        "length_scale",
-        [0, -1.0, np.nan, np.inf, True, np.True_, "1", 1j, [1.0, 0.0], [1.0, np.nan], [True], [[1.0]], []],
-        ids=repr,
-    )
-    def test_a_bad_length_scale_is_refused(self, kernel, length_scale):
-        with refuses(InvalidParameterError, "length_scale"):
-            kernel(length_scale)
-
-    @pytest.mark.parametrize("make", [lambda nu: Matern(nu=nu), Gaussian.from_gamma], ids=["nu", "gamma"])
-    @pytest.mark.parametrize("value", [0, -1.5, np.nan, np.inf, True, "1.5", None])
-    def test_what_is_no_positive_number_is_refused(self, make, value):
-        with pytest.raises(InvalidParameterError, match=r"`(nu|gamma)` is "):
-            make(value)
-
-    def test_a_wrong_number_of_length_scales_names_both_counts(self):
-        with refuses(InvalidParameterError, "3 entries", "4 columns"):
-            Gaussian([1.0, 2.0, 3.0])(X)
-        with refuses(InvalidParameterError, "3 entries", "2 columns"):
-            Gaussian([1.0, 2.0, 3.0]).sample_frequencies(2, 4, rng=0)
-
-    @pytest.mark.parametrize(
-        ("name", "nearest"), [("gausian", "gaussian"), ("Matern", "matern"), ("laplace", "laplacian")]
-    )
-    def test_an_unknown_kernel_suggests_the_nearest(self, name, nearest):
-        with pytest.raises(
-            InvalidParameterError, match=rf"unknown `kernel` '{name}' .*did you mean '{nearest}'"
-        ):
-            find_kernel(name)
-
-    @pytest.mark.parametrize("name", ["box", None, 3])
-    def test_an_unknown_kernel_lists_the_known(self, name):
-        with refuses(InvalidParameterError, "'additive'", "'cauchy'", "'gaussian'", "'sinc'"):
-            find_kernel(name)
-
     def test_kernels_with_equal_parameters_are_equal_and_others_are_not(self):
         assert Gaussian([1, 2]) == Gaussian(np.array([1.0, 2.0]))
         assert hash(Gaussian([1, 2])) == hash(Gaussian((1.0, 2.0)))

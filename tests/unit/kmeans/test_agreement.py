@@ -9,6 +9,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from rff_dist.errors import DataError
 from rff_dist.kmeans.labels import Contingency, count_agreement
+from tests.refusals import refuses
 
 LABELINGS = st.integers(2, 60).flatmap(
     lambda n: st.tuples(
@@ -53,5 +54,5 @@ def test_a_table_of_very_many_rows_does_not_overflow():
 
 
 def test_counts_of_other_clusterings_are_refused():
-    with pytest.raises(DataError, match="2 and 3 clusters"):
+    with refuses(DataError, "2", "3"):
         count_agreement(np.zeros(1), np.zeros(1, int), 2) + count_agreement(np.zeros(1), np.zeros(1, int), 3)

@@ -112,7 +112,7 @@ def test_rolling_back_twice_goes_back_two_versions_and_then_there_is_nothing(url
     assert [model.rollback().number, whole(read_record(url))] == [2, 2]
     assert [model.rollback(reason="worse").number, whole(read_record(url))] == [1, 1]
     assert model.pointer().reason == "worse"
-    with pytest.raises(NoSuchVersionError, match="nothing to roll back to"):
+    with refuses(NoSuchVersionError, "nothing to roll back to"):
         model.rollback()
     assert whole(read_record(url)) == 1
     assert publish(url, 4).parent == 1
@@ -139,7 +139,7 @@ def test_what_is_not_there_is_refused_by_name(url):
     assert model.versions() == []
     with refuses(NoSuchVersionError, "version 1"):
         model.promote(1)
-    with pytest.raises(NoSuchVersionError, match=r"nothing to roll back"):
+    with refuses(NoSuchVersionError, "nothing to roll back"):
         model.rollback()
     publish(url, 1)
     with refuses(NoSuchVersionError, "version 7", "1"):
@@ -156,7 +156,7 @@ def test_a_registry_names_its_models(url):
     write_record(f"{root}/plain", kind="test", metadata={}, arrays={})
     assert registry.names() == ["another-one.v2", "prices"]
     for wrong in ("", "a/b", ".hidden", ".."):
-        with pytest.raises(InvalidParameterError, match="cannot name a model"):
+        with refuses(InvalidParameterError, "cannot name a model"):
             registry.model(wrong)
 
 
@@ -175,15 +175,15 @@ def test_neither_a_registered_model_nor_a_version_is_overwritten(url, overwrite)
 
 def test_a_version_is_not_published_where_something_else_is(url):
     write_record(url, kind="test", metadata={"digest": "9"}, arrays={})
-    with pytest.raises(OutputExistsError, match="something else"):
+    with refuses(OutputExistsError, "something else"):
         RegisteredModel(url).check()
-    with pytest.raises(OutputExistsError, match="something else"):
+    with refuses(OutputExistsError, "something else"):
         publish(url, 1)
     assert read_record(url).metadata == {"digest": "9"}
 
 
 def test_a_model_is_not_published_inside_the_data_it_reads(tmp_path):
-    with pytest.raises(StorageError, match="overlap"):
+    with refuses(StorageError, "overlap"):
         RegisteredModel(tmp_path / "data.zarr" / "model").check(
             inputs=[parse_location(tmp_path / "data.zarr")]
         )
@@ -196,7 +196,7 @@ def test_a_version_that_cannot_be_written_is_none(url):
         write_record(place, kind="test", metadata={}, arrays={"a": np.ones(3)})
         raise OSError("the disk is full")
 
-    with pytest.raises(OSError, match="the disk is full"):
+    with refuses(OSError, "the disk is full"):
         RegisteredModel(url).publish(fail, lineage={})
     assert numbers(url) == [1]
     assert publish(url, 3).number == 3
@@ -215,7 +215,7 @@ def test_a_full_disk_is_told_of_and_leaves_the_current_version(tmp_path, monkeyp
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match=r"could not be written: OSError.*Free some space"):
+    with refuses(StorageError, "could not be written: OSError", "Free some space"):
         publish(url, 2)
     monkeypatch.undo()
     assert whole(read_record(url)) == 1
@@ -237,7 +237,7 @@ def test_pruning_keeps_the_newest_the_current_and_the_one_before(url, monkeypatc
     assert numbers(url) == [2, 3, 5, 6]
     assert whole(read_record(url)) == 2
     assert model.rollback().number == 3
-    with pytest.raises(NoSuchVersionError, match="nothing to roll back to"):
+    with refuses(NoSuchVersionError, "nothing to roll back to"):
         model.rollback()  # version 1 was removed
     assert publish(url, 7).number == 7  # a number is never used again
     with refuses(InvalidParameterError, "keep", "0"):
@@ -259,7 +259,7 @@ def test_a_version_that_is_being_removed_cannot_become_current(url):
     swap_pointer(location, dataclasses.replace(pointer, removing=(1, 2)), expected=tagged)
     with refuses(NoSuchVersionError, "version 2"):
         model.promote(2)
-    with pytest.raises(NoSuchVersionError, match="nothing to roll back to"):
+    with refuses(NoSuchVersionError, "nothing to roll back to"):
         model.rollback()
     assert model.prune(9) == []  # finishes what a dead `prune` began
     assert (numbers(url), model.pointer().removing) == ([3], ())
@@ -302,7 +302,7 @@ def test_every_flipped_byte_of_the_documents_is_noticed(tmp_path, name):
         with pytest.raises(IntegrityError, match=Path(name).name):
             RegisteredModel(url).current()
     path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(IntegrityError, match="Restore it"):
+    with refuses(IntegrityError, "Restore it"):
         RegisteredModel(url).current()
 
 
@@ -359,7 +359,7 @@ def test_a_pointer_that_was_changed_meanwhile_is_not_replaced(url):
     location = parse_location(url)
     _, tagged = read_pointer(location)
     publish(url, 3)
-    with pytest.raises(ConflictError, match="meanwhile"):
+    with refuses(ConflictError, "meanwhile"):
         swap_pointer(location, Pointer(1, (), "", ""), expected=tagged)
     assert whole(read_record(url)) == 3
 

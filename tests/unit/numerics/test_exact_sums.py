@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.numerics.exact_sums import ExactSum, exact_sum_arrays, exact_sum_from_arrays
+from tests.refusals import refuses
 from tests.strategies import float_arrays
 
 LARGEST = np.finfo(np.float64).max
@@ -140,16 +141,16 @@ class TestLaws:
 class TestRefusals:
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_values_that_are_not_finite_are_refused(self, bad):
-        with pytest.raises(DataError, match="not finite"):
+        with refuses(DataError, "not finite"):
             ExactSum.of(np.array([1.0, bad]))
 
     def test_a_sum_that_float64_cannot_hold_is_not_read(self):
         largest = ExactSum.of(np.array([0.0, -LARGEST]))
-        with pytest.raises(DataError, match="larger than float64"):
+        with refuses(DataError, "larger than float64"):
             (largest + largest).value()
 
     def test_sums_of_different_shapes_are_refused(self):
-        with pytest.raises(StatisticsError, match=r"\(2,\) and \(3,\)"):
+        with refuses(StatisticsError, "2", "3"):
             ExactSum.zeros((2,)) + ExactSum.zeros((3,))
 
 

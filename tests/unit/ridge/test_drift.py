@@ -31,6 +31,7 @@ from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import ColumnMoments, measure_moments
+from tests.refusals import refuses
 
 N_FEATURES = 10
 
@@ -145,7 +146,7 @@ def test_precision_weights_raise_no_more_alarms_than_rows_that_count_alike():
 
 def test_no_rows_cannot_be_compared():
     statistics = statistics_of(*draw(np.random.default_rng(0), 10))
-    with pytest.raises(StatisticsError, match="new rows have no weight"):
+    with refuses(StatisticsError, "new rows have no weight"):
         compare(statistics, statistics - statistics)
 
 
@@ -278,5 +279,5 @@ def test_the_level_is_shared_by_the_parts_and_columns_are_left_out_where_they_ar
     assert sorted(drift.p_values) == ["embedding", "errors"]
     assert drift.p_value == pytest.approx(min(1.0, 2 * min(drift.p_values.values())))
     assert drift.columns() == []
-    with pytest.raises(InvalidParameterError, match=r"in \(0, 1\)"):
+    with refuses(InvalidParameterError, "0", "1"):
         check_level(0.0)

@@ -12,15 +12,7 @@ from scipy.spatial.distance import pdist
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 
-from rff_dist import (
-    Cauchy,
-    Gaussian,
-    Laplacian,
-    Linear,
-    Matern,
-    SerialEngine,
-    draw_feature_map,
-)
+from rff_dist import Cauchy, Gaussian, Laplacian, Linear, Matern, SerialEngine, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.progress import PassFinished, PassStarted
@@ -113,20 +105,10 @@ def test_the_median_heuristic_is_the_median_distance_in_the_kernels_metric(datas
 def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and_metric(dataset):
     kernel = Gaussian().on([0, 1]) * Laplacian().on([2]) + 0.5 * Matern(2.0) + Linear() + Matern(nu=2.5)
     found = draw.resolve_kernel(draw.Inputs(dataset), kernel, "auto")
-    near, far, whole = (
-        np.median(pdist(points, metric))
-        for points, metric in (
-            (dataset.X[:, :2], "euclidean"),
-            (dataset.X[:, 2:], "cityblock"),
-            (dataset.X, "euclidean"),
-        )
-    )
-    expected = (
-        Gaussian(near).on([0, 1]) * Laplacian(far).on([2])
-        + 0.5 * Matern(2.0)
-        + Linear()
-        + Matern(whole, nu=2.5)
-    )
+    X = dataset.X
+    near, far, whole = (np.median(pdist(*one)) for one in ((X[:, :2],), (X[:, 2:], "cityblock"), (X,)))
+    expected = Gaussian(near).on([0, 1]) * Laplacian(far).on([2]) + 0.5 * Matern(2.0)
+    expected = expected + Linear() + Matern(whole, nu=2.5)
     rows = dataset.X[:50]
     assert_allclose(found(rows), expected(rows), rtol=1e-12)  # the rows are sorted before they are compared
 
@@ -212,7 +194,7 @@ class Forgetful(SerialEngine):
 )
 def test_an_engine_that_miscounts_blocks_is_found_out(change, counted):
     feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
-    with pytest.raises(StatisticsError, match=f"count {counted} rows but the data have 40_000"):
+    with refuses(StatisticsError, f"{counted} rows", "40_000"):
         passes.accumulate(draw_dataset(40_000), feature_map, engine=Forgetful(change))
 
 
@@ -235,7 +217,7 @@ def test_rows_that_change_between_two_passes_give_no_model(changed, options):
     data = ArrayDataset(X, y, weights)
     engine = change_after("inspect", data.y if changed == "targets" else data.sample_weight)
     options = {"length_scale": 1.0, "n_components": 32, **options}
-    with pytest.raises(ConflictError, match=rf"the {changed} of the 3_000 rows do not add up.*were changed"):
+    with refuses(ConflictError, changed, "3_000 rows"):
         fit_ridge(data, Gaussian(), engine=engine, **options)
     fit_ridge(data, Gaussian(), engine=ENGINE, **options)
 
@@ -276,14 +258,9 @@ def test_without_targets_the_sums_are_those_of_the_features_alone(dataset):
     other = passes.accumulate(draw_dataset(50, seed=1).without_targets(), feature_map, engine=ENGINE)
     assert (alone + other) - other == alone
     assert RidgeStatistics.from_arrays(*alone.to_arrays()).digest() == alone.digest()
-    with pytest.raises(StatisticsError, match="do not belong together"):
+    with refuses(StatisticsError, "do not belong together"):
         _ = alone + beside_y
-
-
-def test_without_targets_y_is_not_looked_at(dataset):
-    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
-    alone = passes.accumulate(dataset.without_targets(), feature_map, engine=ENGINE)
-    damaged = replace(dataset, y=np.full(dataset.n_samples, np.nan))
+    damaged = replace(dataset, y=np.full(dataset.n_samples, np.nan))  # it is not looked at
     assert passes.accumulate(damaged, feature_map, engine=ENGINE, spec=alone.spec) == alone
 
 
@@ -297,11 +274,11 @@ def test_training_without_targets_is_refused_wherever_it_begins(dataset):
         lambda: passes.statistics_spec(without, feature_map),
         lambda: passes.accumulate(without, feature_map, engine=ENGINE, spec=spec),
     ):
-        with pytest.raises(DataError, match="have no y"):
+        with refuses(DataError, "have no y"):
             begin()
     alone = passes.accumulate(without, feature_map, engine=ENGINE)
     for alpha in (1.0, "gcv"):
-        with pytest.raises(SolveError, match="nothing to solve: moments have shape"):
+        with refuses(SolveError, "nothing to solve"):
             solve(alone, Penalty(alpha=alpha))
 
 
@@ -316,7 +293,7 @@ def test_few_rows_are_summed_on_a_finer_grid_in_blocks_that_it_holds():
 
 
 def test_no_rows_are_refused():
-    with pytest.raises(DataError, match=r"Found array with 0 sample\(s\)"):
+    with refuses(DataError, "0 sample(s"):
         inspection.blocks_of(ArrayDataset(np.empty((0, 2))))
 
 

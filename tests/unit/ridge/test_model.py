@@ -120,7 +120,7 @@ def test_column_names_come_back(rows, tmp_path):
     save_model(plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(frame, y), tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     assert list(loaded.feature_names_in_) == ["a", "b", "c"]
-    with pytest.raises(ValueError, match="feature names should match"):
+    with refuses(ValueError, "feature names should match"):
         loaded.predict(frame.rename(columns={"c": "d"}))
 
 
@@ -181,14 +181,14 @@ def test_a_models_digest_changes_with_anything_that_predictions_depend_on(fitted
 
 
 def test_only_fitted_ridge_models_are_stored(tmp_path):
-    with pytest.raises(NotFittedError, match="not fitted"):
+    with refuses(NotFittedError, "not fitted"):
         save_model(RFFRidge(), tmp_path / "model")
     with refuses(InvalidParameterError, "RFFRidge"):
         save_model(Gaussian(1.0), tmp_path / "model")
-    with pytest.raises(NotFittedError, match="not fitted"):
+    with refuses(NotFittedError, "not fitted"):
         save_model(make_pipeline(StandardScaler(), RFFRidge()), tmp_path / "model")
     other = make_pipeline(StandardScaler(), Ridge()).fit(np.eye(3), np.ones(3))
-    with pytest.raises(InvalidParameterError, match=r"cannot store a Ridge.*Pipeline that ends with one"):
+    with refuses(InvalidParameterError, "cannot store a Ridge", "Pipeline that ends with one"):
         save_model(other, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -226,7 +226,7 @@ def test_a_spec_that_draws_other_frequencies_gives_way_to_the_stored_ones(fitted
     assert "using the stored features" in caplog.text
     assert loaded.feature_map_.spec is None
     assert_array_equal(loaded.predict(rows[0]), fitted.predict(rows[0]))
-    with pytest.raises(InvalidParameterError, match="knows no length scale"):
+    with refuses(InvalidParameterError, "knows no length scale"):
         _ = loaded.length_scale_
 
 

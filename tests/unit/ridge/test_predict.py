@@ -55,12 +55,16 @@ def test_predictions_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets)
     data = draw_dataset(40_000, n_targets=n_targets)
     model, _ = fit_ridge(data, Gaussian(), engine=ENGINE, n_components=16, alpha=0.1)
     url = tmp_path / "predictions.zarr"
-    assert prediction.predict(data, model, url, engine=ENGINE) == 40_000
-    written = np.asarray(zarr.open_group(url, mode="r")["predictions"])
-    assert_array_equal(written, prediction.predict_in_memory(data, model, engine=ENGINE))
+    assert prediction.predict(data, model, url, engine=SerialEngine(2), std=True) == 40_000
+    written = zarr.open_group(url, mode="r")
+    mean, std = prediction.predict_with_std_in_memory(data, model, engine=ENGINE)
+    assert_array_equal(written["predictions"][:], mean)
+    assert_array_equal(written["standard_deviations"][:], std)
     with pytest.raises(OutputExistsError):
         prediction.predict(data, model, url, engine=ENGINE)
     assert prediction.predict(data, model, url, engine=ENGINE, overwrite=True) == 40_000
+    written = zarr.open_group(url, mode="r")["predictions"][:]
+    assert_array_equal(written, prediction.predict_in_memory(data, model, engine=ENGINE))
 
 
 def test_a_prediction_that_fails_leaves_nothing(tmp_path, model):

@@ -6,15 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 
-from rff_dist import Gaussian, SerialEngine, load_model, save_model, write_dataset
+from rff_dist import Gaussian, SerialEngine, load_model, save_model
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
-from rff_dist.numerics.cholesky import multiply_upper_in_place
-from rff_dist.numerics.machine import tile_pool
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.uncertainty import LEVELS
 from tests.plain import plain_ridge
@@ -59,14 +56,14 @@ def dense_std(Z, y, Z_new, *, fit_intercept, weights=None, alpha=ALPHA):
 
 
 @pytest.mark.parametrize("features", ["fourier", "nystrom"])
-@pytest.mark.parametrize("n_targets", [1, 3])
+@pytest.mark.parametrize(("n_targets", "n_components"), [(1, 60), (3, 60), (1, 600)])  # a tile, and several
 @pytest.mark.parametrize("fit_intercept", [True, False])
 def test_standard_deviations_are_those_of_dense_bayesian_linear_regression(
-    fit_intercept, n_targets, features
+    fit_intercept, n_targets, n_components, features
 ):
-    X, y = problem(n_targets=n_targets)
+    X, y = problem(900 if n_components == 600 else 400, n_targets=n_targets)
     X_new = np.vstack([X[:40], X[:300] + 3.0])
-    model = ridge(features=features, fit_intercept=fit_intercept).fit(X, y)
+    model = ridge(features=features, fit_intercept=fit_intercept, n_components=n_components).fit(X, y)
     mean, std = model.predict(X_new, return_std=True)
     Z, Z_new = model.feature_map_.transform(X), model.feature_map_.transform(X_new)
     assert_array_equal(mean, model.predict(X_new))
@@ -97,15 +94,6 @@ def test_whole_weights_are_repeated_rows():
     assert_allclose(model.predict(X, return_std=True)[1], expected, rtol=1e-8)
 
 
-def test_several_tiles_of_components_and_strips_of_rows_agree_with_the_dense_formula():
-    X, y = problem(900)
-    for features in ("fourier", "nystrom"):
-        model = ridge(features=features, n_components=600).fit(X, y)
-        Z = model.feature_map_.transform(X)
-        got = model.predict(X, return_std=True)[1]
-        assert_allclose(got, dense_std(Z, y, Z, fit_intercept=True), rtol=1e-8)
-
-
 @pytest.mark.parametrize("features", ["fourier", "nystrom"])
 def test_threads_change_no_bit(features):
     X, y = problem(700, n_targets=2)
@@ -119,15 +107,6 @@ def test_threads_change_no_bit(features):
         assert_array_equal(one, two)
 
 
-def test_intervals_cover_as_often_as_they_say():
-    # 4,000 new rows: the standard error is 0.35 %, so that 93 to 97 % is six of them on either side
-    X, y = problem(5000, noise=0.5)
-    model = ridge(n_components=200, alpha="evidence").fit(X[:1000], y[:1000])
-    mean, std = model.predict(X[1000:], return_std=True)
-    covered = np.abs(y[1000:] - mean) <= 1.959964 * std
-    assert 0.93 < covered.mean() < 0.97
-
-
 def test_rows_added_later_count():
     X, y = problem()
     pieces = ridge(standardize=False).fit(X[:100], y[:100])
@@ -138,38 +117,6 @@ def test_rows_added_later_count():
     # pieces and the whole round in other tiles of rows
     assert_allclose(after, whole.predict(X, return_std=True)[1], rtol=1e-10)
     assert not np.allclose(before, after, rtol=1e-3)
-
-
-def test_stored_rows_have_the_standard_deviations_of_rows_in_memory(tmp_path):
-    X, y = problem()
-    write_dataset(tmp_path / "rows.zarr", X, y)
-    model = ridge().fit(X, y)
-    for stored, here in zip(
-        model.predict(tmp_path / "rows.zarr", return_std=True), model.predict(X, return_std=True), strict=True
-    ):
-        assert_array_equal(stored, here)
-
-
-@pytest.mark.parametrize("n_targets", [1, 2])
-def test_standard_deviations_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets):
-    X, y = problem(40_000, n_targets=n_targets)
-    data, url = ArrayDataset(X, y), tmp_path / "out.zarr"
-    model = ridge(n_components=16).fit(X, y)
-    assert prediction.predict(data, model.model_, url, engine=SerialEngine(n_threads=2), std=True) == 40_000
-    group = zarr.open_group(url, mode="r")
-    mean, std = model.predict(X, return_std=True)
-    assert_array_equal(group["predictions"][:], mean)
-    assert_array_equal(group["standard_deviations"][:], std)
-
-
-def test_a_written_pass_without_statistics_leaves_nothing(tmp_path):
-    X, y = problem()
-    model = ridge().fit(X, y).model_.without_statistics()
-    with pytest.raises(StatisticsError, match="stored without its statistics"):
-        prediction.predict(
-            ArrayDataset(X), model, tmp_path / "out.zarr", engine=SerialEngine(n_threads=1), std=True
-        )
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_without_statistics_refuses(tmp_path):
@@ -185,7 +132,7 @@ def test_a_dask_collection_is_refused():
     da = pytest.importorskip("dask.array")
     X, y = problem()
     model = ridge().fit(X, y)
-    with pytest.raises(InvalidParameterError, match="Compute X first"):
+    with refuses(InvalidParameterError, "Compute X"):
         model.predict(da.from_array(X, chunks=(100, 3)), return_std=True)
 
 
@@ -200,7 +147,7 @@ def test_a_singular_system_without_a_penalty_is_refused():
     X, y = problem()
     X[:, 2] = X[:, 0] - 3 * X[:, 1]
     model = plain_ridge("linear", n_components=3, alpha=0.0).fit(X, y)
-    with pytest.raises(SolveError, match=r"alpha=0 and an eigenvalue.*fit with an alpha above it"):
+    with refuses(SolveError, "alpha=0", "eigenvalue"):
         model.predict(X, return_std=True)
 
 
@@ -224,16 +171,6 @@ def test_a_residual_below_its_rounding_error_is_logged(caplog):
     assert "below its rounding error" in caplog.text
     assert (std > 0).all()
     assert (std < 1e-4).all()
-
-
-@pytest.mark.parametrize("size", [1, 256, 700])
-def test_products_of_upper_triangles_are_numpys(size):
-    rng = np.random.default_rng(0)
-    left, right = rng.standard_normal((size, size)), np.triu(rng.standard_normal((size, size)))
-    expected = np.triu(left) @ right
-    with tile_pool(2) as pool:
-        multiply_upper_in_place(left, right, pool)
-    assert_allclose(np.triu(left), expected, atol=1e-11)
 
 
 # -- calibration ---------------------------------------------------------------------------------------
@@ -262,17 +199,6 @@ def test_calibration_is_that_of_scipys_normal_distribution_and_direct_counts(wei
         assert_allclose(width, average(upper - lower), rtol=1e-12)
     plain = prediction.evaluate(test, model.model_, engine=model.engine)
     assert_array_equal(found.errors.mean_squared_error, plain.mean_squared_error)
-
-
-def test_nlpd_of_a_standardised_target_does_not_know_its_units():
-    X, y = problem(900)
-    found = []
-    for factor in (1.0, 1000.0):
-        model = ridge().fit(X[:500], factor * y[:500])
-        test = ArrayDataset(X[500:], factor * y[500:])
-        found.append(prediction.evaluate(test, model.model_, engine=model.engine, std=True))
-    assert_allclose(found[0].standardized_nlpd, found[1].standardized_nlpd, rtol=1e-9)
-    assert_allclose(found[1].nlpd - found[0].nlpd, np.log(1000.0), rtol=1e-9)
 
 
 @pytest.mark.parametrize("n_targets", [1, 2])
@@ -337,5 +263,5 @@ def test_calibrations_of_different_models_do_not_add_up():
     for factor in (1.0, 2.0):
         model = ridge().fit(X, factor * y)
         parts.append(prediction.evaluate(ArrayDataset(X, y), model.model_, engine=model.engine, std=True))
-    with pytest.raises(StatisticsError, match="different models"):
+    with refuses(StatisticsError, "different models"):
         parts[0] + parts[1]

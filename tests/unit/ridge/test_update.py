@@ -183,13 +183,8 @@ def test_features_with_centres_and_without_bounds_are_updated_too():
         found = update_model(model, dataset, engine=ENGINE)
         assert_same(found, model, dataset)
         assert found.one_dimensional
-        expected = refit(
-            model,
-            at_once(model, dataset),
-            alpha=options.get("alpha", 0.1),
-            fit_intercept=options.get("fit_intercept", True),
-        )
-        assert found.digest() == expected.digest()
+        how = {name: options.get(name, usual) for name, usual in (("alpha", 0.1), ("fit_intercept", True))}
+        assert found.digest() == refit(model, at_once(model, dataset), **how).digest()
 
 
 def test_a_cross_validated_model_keeps_its_alpha():
@@ -279,11 +274,11 @@ def test_other_rows_at_the_beginning_are_refused():
     model = fit(first_rows(500))
     changed = X[:600].copy()
     changed[3, 1] += 1e-9
-    with pytest.raises(FingerprintMismatchError, match=r"500 rows.* begins with others.*fit again"):
+    with refuses(FingerprintMismatchError, "500 rows", "fit again"):
         find_new_rows(model, ArrayDataset(changed, y[:600]))
     with refuses(FingerprintMismatchError, "400"):
         find_new_rows(model, first_rows(400))
-    with pytest.raises(FingerprintMismatchError, match="same arrays of X, y and weights"):
+    with refuses(FingerprintMismatchError, "same arrays of X, y and weights"):
         find_new_rows(model, ArrayDataset(X[:600], y[:600], weights[:600]))
 
 
@@ -333,7 +328,7 @@ def test_what_cannot_be_updated_is_refused_by_name(what):
     else:
         card = {name: value for name, value in model.card.items() if name != "prefix_fingerprint"}
         model = update.replace(model, card=card)
-    with pytest.raises(StatisticsError, match=rf"cannot be updated: .*{what}.*; train it again"):
+    with refuses(StatisticsError, "cannot be updated", what):
         find_new_rows(model, first_rows(400))
 
 
@@ -377,8 +372,7 @@ def test_new_rows_are_scored_before_they_are_added():
 def test_the_gate_compares_models_that_have_not_seen_the_held_out_rows():
     model, dataset = fit(first_rows(1000)), first_rows(1400)
     challenger = update_model(model, dataset, engine=ENGINE)
-    held_out = hold_out(model, dataset, nothing_new(model), engine=ENGINE)
-    gate = judge(challenger, held_out, engine=ENGINE)
+    gate = judged(model, challenger, dataset)
     X, y, *_ = arrays()
     expected = []
     for kept in (np.arange(800), np.r_[:800, 1000:1400]):
@@ -392,24 +386,25 @@ def test_the_gate_compares_models_that_have_not_seen_the_held_out_rows():
     assert "newest 200 rows" in gate.reason
 
 
+def judged(model, challenger, dataset, **options):
+    test = {"test": options.pop("test")} if "test" in options else {}
+    held_out = hold_out(model, dataset, nothing_new(model), engine=ENGINE, **test)
+    return judge(challenger, held_out, engine=ENGINE, **options)
+
+
 def test_the_gate_allows_for_what_chance_may_add():
     """The standard error of the paired differences, against NumPy's."""
     model, dataset = fit(first_rows(1000)), first_rows(1400)
     worse = refit(model, model.statistics, alpha=30.0)
-    gate = judge(
-        worse,
-        hold_out(model, dataset, nothing_new(model), engine=ENGINE, test=first_rows(300)),
-        engine=ENGINE,
-    )
+    gate = judged(model, worse, dataset, test=first_rows(300))
     X, y, *_ = arrays()
     old, new = (
         (y[:300] - prediction.predict_in_memory(ArrayDataset(X[:300]), one, engine=ENGINE)) ** 2
         for one in (model, worse)
     )
     rise = (new - old).mean(axis=0) - stats.norm.ppf(0.995) * (new - old).std(axis=0) / np.sqrt(300)
-    assert gate.at_least == pytest.approx(
-        1 + (rise / old.mean(axis=0)).max(), rel=1e-3
-    )  # 1e-6 of the variance
+    expected = 1 + (rise / old.mean(axis=0)).max()
+    assert gate.at_least == pytest.approx(expected, rel=1e-3)  # 1e-6 of the variance
     assert gate.at_least < gate.ratio
 
 
@@ -423,11 +418,7 @@ def test_good_batches_pass_the_gate():
         model = fit(ArrayDataset(X[:500], y[:500]), n_components=64, alpha=1e-3, length_scale=3.0)
         dataset = ArrayDataset(X, y)
         challenger = update_model(model, dataset, engine=ENGINE)
-        passed.append(
-            judge(
-                challenger, hold_out(model, dataset, nothing_new(model), engine=ENGINE), engine=ENGINE
-            ).passed
-        )
+        passed.append(judged(model, challenger, dataset).passed)
     assert np.mean(passed) >= 0.95
 
 
@@ -436,14 +427,12 @@ def test_test_data_are_held_out_where_there_are_some():
     test = ArrayDataset(X[5000:5500], y[5000:5500])
     model, dataset = fit(first_rows(1000)), first_rows(1400)
     challenger = update_model(model, dataset, engine=ENGINE)
-    gate = judge(
-        challenger, hold_out(model, dataset, nothing_new(model), engine=ENGINE, test=test), engine=ENGINE
-    )
+    gate = judged(model, challenger, dataset, test=test)
     for one, rmse in ((model, gate.champion), (challenger, gate.challenger)):
         errors = prediction.evaluate(test, one, engine=ENGINE)
         np.testing.assert_allclose(rmse, np.sqrt(errors.mean_squared_error), rtol=1e-12)
     assert "500 rows of test data" in gate.reason
-    with pytest.raises(DataError, match="the model was trained on 2"):
+    with refuses(DataError, "2"):
         hold_out(model, dataset, nothing_new(model), engine=ENGINE, test=ArrayDataset(X[:10], y[:10, 0]))
 
 
@@ -462,13 +451,11 @@ def test_one_corrupted_target_of_two_is_enough_to_fail():
     dataset = ArrayDataset(X[:1400], bad)
     model = fit(ArrayDataset(X[:1000], bad[:1000]), n_components=64)
     challenger = update_model(model, dataset, engine=ENGINE)
-    gate = judge(challenger, hold_out(model, dataset, nothing_new(model), engine=ENGINE), engine=ENGINE)
+    gate = judged(model, challenger, dataset)
     assert not gate.passed
     assert "of target 1" in gate.reason
-    assert judge(
-        challenger, hold_out(model, dataset, nothing_new(model), engine=ENGINE), tolerance=1e3, engine=ENGINE
-    ).passed
-    with pytest.raises(InvalidParameterError, match="tolerance"):
+    assert judged(model, challenger, dataset, tolerance=1e3).passed
+    with refuses(InvalidParameterError, "tolerance"):
         check_tolerance(-0.1)
 
 
@@ -479,7 +466,7 @@ def test_errors_below_a_thousandth_of_the_targets_spread_are_not_told_apart():
         ArrayDataset(X[:1000], X[:1000, 0]), kernel=Linear(), length_scale=None, n_components=4, alpha=1e-8
     )
     worse = refit(model, model.statistics, alpha=1e-3)
-    gate = judge(worse, hold_out(model, dataset, nothing_new(model), engine=ENGINE), engine=ENGINE)
+    gate = judged(model, worse, dataset)
     assert gate.challenger[0] > 10 * gate.champion[0]
     assert gate.passed
 
@@ -488,13 +475,8 @@ def test_a_part_that_was_cut_into_other_tiles_is_held_out_too():
     """Ten one-row updates: their rows are one tile of the whole, and many of the part."""
     n_samples = 30
     model = fit(first_rows(n_samples), precision="high")  # in fixed point nothing is rounded
-    rows = NewRows(
-        n_samples,
-        60,
-        tuple((i, i + 1) for i in range(31, 60, 2)),
-        tuple((i, i + 1) for i in range(30, 60, 2)),
-    )
-    model = with_rows(model, first_rows(60), rows)
+    odd, even = (tuple((i, i + 1) for i in range(first, 60, 2)) for first in (31, 30))
+    model = with_rows(model, first_rows(60), NewRows(n_samples, 60, odd, even))
     whole = update.replace(model, statistics=update.replace(model.statistics, n_tiles=1))
     held_out = hold_out(whole, first_rows(60), nothing_new(whole), engine=ENGINE)
     assert held_out.sums[0, 0].n_tiles > 1

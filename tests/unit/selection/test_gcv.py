@@ -137,7 +137,7 @@ def test_constant_features_do_no_harm():
 
 @pytest.mark.parametrize("alphas", [[], [0.0, 1.0], [-1.0], [np.nan]])
 def test_bad_grids_are_refused(alphas):
-    with pytest.raises(InvalidParameterError, match="alpha"):
+    with pytest.raises(InvalidParameterError, match="`alpha"):
         select_alpha(decompose(normal_equations(*draw_problem())), alphas)
 
 

@@ -13,6 +13,7 @@ from rff_dist.ridge import held_out
 from rff_dist.selection.leave_one_out import hat_matrix, leave_out_rows, select_by_press
 from rff_dist.selection.row_folds import leave_out_each
 from rff_dist.statistics import inspection, passes
+from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
 ALPHAS = [1e-3, 0.1, 10.0]
@@ -145,7 +146,7 @@ def test_a_row_that_alone_says_what_it_is_makes_the_error_infinite():
     assert select_by_press(found) == 1.0
     squares = leave_out_each(feature_map.transform(X), dataset.y[:, np.newaxis], None, np.array([3e-15, 1.0]))
     assert_array_equal(np.isinf(squares[:, 0]).sum(axis=1), [1, 0])
-    with pytest.raises(SolveError, match="leverage of 1 up to rounding; give larger alphas"):
+    with refuses(SolveError, "leverage of 1", "alphas"):
         select_by_press(leave_one_out(dataset, feature_map, alphas=[3e-15]))
 
 
@@ -179,7 +180,7 @@ def test_other_rows_than_those_trained_on_are_refused():
     for alphas in ([], [0.0], [np.nan]):
         with pytest.raises(InvalidParameterError, match="`alpha"):
             held_out.leave_one_out(dataset, statistics, feature_map, alphas=alphas, engine=ENGINE)
-    with pytest.raises(DataError, match="have no y"):
+    with refuses(DataError, "have no y"):
         leave_out_rows(
             ArrayDataset(dataset.X).read(inspection.blocks_of(dataset)[0]),
             hat_matrix(statistics, feature_map),
@@ -190,5 +191,5 @@ def test_errors_of_different_paths_do_not_add_up():
     dataset = problem()
     feature_map = features_of(dataset, "fourier")
     left, right = (leave_one_out(dataset, feature_map, alphas=[alpha]) for alpha in (1.0, 2.0))
-    with pytest.raises(StatisticsError, match="different penalties"):
+    with refuses(StatisticsError, "different penalties"):
         left + right

@@ -96,7 +96,7 @@ class TestCuttingBlocks:
 
     @pytest.mark.parametrize(("chunk_rows", "rows_per_block"), [(0, 10), (10, 0), (-1, 5)])
     def test_empty_chunks_or_blocks_are_refused(self, chunk_rows, rows_per_block):
-        with pytest.raises(PlanError, match="must both be at least 1"):
+        with refuses(PlanError, "1"):
             cut_blocks(100, chunk_rows, rows_per_block=rows_per_block)
 
 
@@ -422,7 +422,7 @@ class TestMoments:
 
     def test_moments_about_different_pivots_are_refused(self):
         X = self.columns()
-        with pytest.raises(StatisticsError, match="same pivot"):
+        with refuses(StatisticsError, "same pivot"):
             self.measured(X) + self.measured(X, pivot=X[1])
         with refuses(StatisticsError, "0", "1 targets"):
             self.measured(X) + self.measured(X[:, :5], y=X[:, 5:])

@@ -91,7 +91,7 @@ def test_values_beyond_those_seen_are_clipped_and_what_is_not_finite_stays():
     assert found[2] == np.inf
     assert np.isnan(found[3])
     model = RFFRidge(n_components=16, alpha=1.0, standardize="rank", random_state=0).fit(X, X[:, 0])
-    with pytest.raises(ValueError, match="infinity"):
+    with refuses(ValueError, "infinity"):
         model.predict([[np.inf]])
 
 

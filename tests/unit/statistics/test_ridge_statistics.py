@@ -274,13 +274,13 @@ class TestReweighted:
         assert RidgeStatistics.from_arrays(json.loads(json.dumps(metadata)), arrays) == halved
         assert len({one.digest() for one in (plain, halved, plain.reweighted(0, 8))}) == 3
         assert plain.reweighted(0, 0) is plain
-        with pytest.raises(StatisticsError, match="halvings: 0 and 8"):
+        with refuses(StatisticsError, "0", "8"):
             plain + halved
 
     def test_a_fraction_is_refused(self):
         total = by_hand([8, 4, 4, 12], 9)
         assert integers(total.reweighted(-2, 0)) == [2, 1, 1, 3]
-        with pytest.raises(StatisticsError, match=r"divided by 2\*\*3 without rounding"):
+        with refuses(StatisticsError, "2", "3"):
             total.reweighted(-3, 0)
 
 
@@ -340,7 +340,7 @@ class TestCompleteness:
     def test_a_gram_that_lacks_a_row_which_was_counted_is_found(self, state):
         whole = accumulate_rows(random_rows(300), state)
         damaged = replace(whole, low=accumulate_rows(random_rows(299), state).low)
-        with pytest.raises(StatisticsError, match="trace of U'U"):
+        with refuses(StatisticsError, "trace of U'U"):
             damaged.check_complete(300, state.feature_map)
 
     @pytest.mark.parametrize("place", [0, 513 + 1], ids=["first tile", "last tile"])
@@ -348,7 +348,7 @@ class TestCompleteness:
         whole = accumulate_rows(random_rows(300), state)
         low = whole.low.copy()
         low[0 if place == 0 else -1] += int(0.01 * 300 * 257 * 2**39)
-        with pytest.raises(StatisticsError, match="trace of U'U"):
+        with refuses(StatisticsError, "trace of U'U"):
             replace(whole, low=low).check_complete(300, state.feature_map)
 
 

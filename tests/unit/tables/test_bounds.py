@@ -10,6 +10,7 @@ from pyarrow import feather
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.workbench.tables import learn
+from tests.refusals import refuses
 from tests.tables import ingest
 
 N = 120_000
@@ -53,7 +54,7 @@ def test_a_target_of_too_many_texts_is_refused_by_name(tmp_path, feature):
     source = save({"k": feature, "price": texts(N, seed=1)}, tmp_path / "t.feather")
 
     def refuse():
-        with pytest.raises(DataError, match="the target 'price' has more than 10,000 levels"):
+        with refuses(DataError, "'price'", "10,000"):
             ingest(source, tmp_path / "d", target="price")
 
     assert peak(refuse) < 150
@@ -62,7 +63,7 @@ def test_a_target_of_too_many_texts_is_refused_by_name(tmp_path, feature):
 
 def test_hardly_any_text_of_a_target_twice_is_refused(tmp_path):
     source = save({"x": np.arange(900.0), "y": texts(600, 900)}, tmp_path / "t.feather")
-    with pytest.raises(DataError, match=r"the target 'y' comes twice \(600 levels in 900 rows\)"):
+    with refuses(DataError, "'y'", "600", "900"):
         ingest(source, tmp_path / "d", target="y")
 
 
@@ -72,9 +73,7 @@ def test_many_classes_have_no_means_of_their_own(tmp_path):
     assert peak(lambda: found.append(ingest(source, tmp_path / "d", target="y"))) < 250
     assert found[0].feature_names[-1] == "k=…"
     assert len(found[0].feature_names) == learn.MOST_COLUMNS + 1
-    with pytest.raises(
-        InvalidParameterError, match=r"the target 'y' has more than 100 levels.*use 'one-hot'"
-    ):
+    with refuses(InvalidParameterError, "'y'", "100", "'one-hot'"):
         ingest(source, tmp_path / "e", target="y", categories="target")
 
 

@@ -14,6 +14,7 @@ from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.recipes import recipe_of
 from rff_dist.storage.columns import open_column
 from rff_dist.workbench.tables.csv_files import find_dialect, has_names
+from tests.refusals import refuses
 from tests.tables import ingest, ingest_more
 
 
@@ -72,7 +73,7 @@ def test_other_encodings_are_said(tmp_path):
     frame.to_csv(tmp_path / "t.csv", index=False, encoding="cp1251")
     ingest(tmp_path / "t.csv", tmp_path / "d", target="город", encoding="cp1251")
     assert set(open_column(tmp_path / "d", "y").take(range(18)).tolist()) == {"Москва", "Омск"}
-    with pytest.raises(InvalidParameterError, match="`encoding` is 'klingon'"):
+    with refuses(InvalidParameterError, "encoding", "'klingon'"):
         Reading(encoding="klingon")
 
 
@@ -104,7 +105,7 @@ def test_a_file_of_many_blocks_keeps_the_order_and_the_bits_of_its_rows(tmp_path
     assert X_of(dataset).tobytes() == frame.to_numpy().tobytes()
     with (tmp_path / "t.csv").open("a") as file:
         file.write("300000,no number\n")
-    with pytest.raises(DataError, match=r"t\.csv: .*Row #300002: .*'no number'"):
+    with refuses(DataError, "300002", "'no number'"):
         ingest(tmp_path / "t.csv", tmp_path / "f")
 
 
@@ -124,7 +125,7 @@ def test_what_is_given_is_not_looked_for(tmp_path):
     (tmp_path / "t.csv").write_text("1;2,5\n3;4,5\n")
     dialect = find_dialect(tmp_path / "t.csv", Reading(header=True, delimiter=",", encoding="ascii"))
     assert (dialect.names, dialect.delimiter, dialect.encoding) == (None, ",", "ascii")
-    with pytest.raises(InvalidParameterError, match="expected one character"):
+    with refuses(InvalidParameterError, "expected one character"):
         Reading(delimiter="::")
 
 
@@ -135,7 +136,7 @@ def test_json_lines_are_rows(tmp_path):
     dataset = ingest(tmp_path / "t.jsonl", tmp_path / "d", dates=["year"])
     np.testing.assert_array_equal(X_of(dataset), [[1, 0, 2020], [2.5, 1, 2021]])
     (tmp_path / "bad.jsonl").write_text("not json")
-    with pytest.raises((DataError, OSError), match=r"bad\.jsonl"):
+    with refuses((DataError, OSError), "bad.jsonl"):
         ingest(tmp_path / "bad.jsonl", tmp_path / "e")
 
 

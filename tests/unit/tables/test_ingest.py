@@ -18,6 +18,7 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.tables.array_files import has_one_axis, read_npz
 from rff_dist.workbench.tables.roles import Roles
+from tests.refusals import refuses
 from tests.tables import ingest, ingest_more
 
 
@@ -82,11 +83,6 @@ class TestTables:
         assert dataset.dtype == np.float32
         assert everything(dataset).y.dtype == np.float64
 
-    def test_a_missing_target_brings_the_nearest_names(self, tmp_path, frame, name):
-        source = save(frame, tmp_path / name)
-        with pytest.raises(InvalidParameterError, match="no column 'prize'; nearest: 'price'"):
-            ingest(source, tmp_path / "out", target="prize")
-
     def test_columns_of_text_and_dates_become_numbers(self, tmp_path, frame, name):
         frame["colour"] = ["red", "blue"] * 2000
         frame["day"] = pd.date_range("2020-01-01", periods=4000)
@@ -102,8 +98,7 @@ class TestTables:
     @pytest.mark.parametrize("column", ["area", "price", "w"])
     def test_missing_values_are_refused_with_row_and_column(self, tmp_path, frame, name, column, value):
         frame.loc[3210, column] = value
-        place = column if column != "w" else "0 of the weights"
-        with pytest.raises(DataError, match=rf"row 3211, column '?{place}'? is missing or not finite"):
+        with refuses(DataError, "row 3211", f"'{column}'" if column != "w" else "0 of the weights"):
             ingest(save(frame, tmp_path / name), tmp_path / "out", target="price", weight="w")
         assert [p.name for p in tmp_path.iterdir()] == [name]
 
@@ -139,11 +134,10 @@ class TestCsv:
         rows = everything(ingest(tmp_path / "t.csv", tmp_path / "out"))
         np.testing.assert_array_equal(rows.X[-2:], [[1, 2], [1.5, 2.5]])
 
-    def test_text_in_a_later_block_is_quoted(self, tmp_path):
-        (tmp_path / "t.csv").write_text("\n".join(["a,b", *["1,2"] * 400_000, "1,oops"]))
-        with pytest.raises(DataError, match="oops"):
-            ingest(tmp_path / "t.csv", tmp_path / "out")
-        assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
+        (tmp_path / "t.csv").write_text("\n".join([*lines[:-1], "1,oops"]))
+        with refuses(DataError, "'oops'"):
+            ingest(tmp_path / "t.csv", tmp_path / "other")
+        assert not (tmp_path / "other").exists()
 
     def test_a_row_may_be_longer_than_a_block(self, tmp_path):
         values = np.random.default_rng(0).standard_normal((3, 8_000))
@@ -153,17 +147,20 @@ class TestCsv:
         dataset = ingest(tmp_path / "t.csv", tmp_path / "out", target="7999")
         np.testing.assert_array_equal(everything(dataset).X, values[:, :-1])
 
-    @pytest.mark.parametrize("content", ["", "a,b\n1,2\n3\n"])
-    def test_damaged_text_is_an_error_of_ours(self, tmp_path, content):
-        (tmp_path / "t.csv").write_text(content)
-        with pytest.raises((DataError, StorageError), match=r"t\.csv"):
-            ingest(tmp_path / "t.csv", tmp_path / "out")
-
-    def test_a_truncated_gzip_is_an_error_of_ours(self, tmp_path):
-        content = gzip.compress(("a,b\n" + "1.25,2.5\n" * 300_000).encode())
-        (tmp_path / "t.csv.gz").write_bytes(content[: len(content) // 2])
-        with pytest.raises((DataError, StorageError), match=r"t\.csv\.gz"):
-            ingest(tmp_path / "t.csv.gz", tmp_path / "out")
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("t.csv", b""),
+            ("t.csv", b"a,b\n1,2\n3\n"),
+            ("t.csv.gz", gzip.compress(b"a,b\n" + b"1.25,2.5\n" * 300_000)[:-999]),
+            ("t.parquet", b"PAR1" + bytes(100)),
+        ],
+        ids=["empty", "a short row", "cut short", "no Parquet"],
+    )
+    def test_damaged_files_are_an_error_of_ours(self, tmp_path, name, content):
+        (tmp_path / name).write_bytes(content)
+        with refuses((DataError, StorageError), name):
+            ingest(tmp_path / name, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
 
@@ -183,7 +180,7 @@ class TestParquet:
         (tmp_path / "t").mkdir()
         parquet.write_table(pa.table({"a": [1.0]}), tmp_path / "t" / "0.parquet")
         parquet.write_table(pa.table({"b": [1.0]}), tmp_path / "t" / "1.parquet")
-        with pytest.raises(DataError, match=r"1\.parquet and 0\.parquet differ in the columns 'a', 'b'"):
+        with refuses(DataError, "1.parquet", "0.parquet", "'a', 'b'"):
             ingest(tmp_path / "t", tmp_path / "out")
 
     def test_partition_folders_are_columns(self, tmp_path):
@@ -227,16 +224,8 @@ class TestParquet:
 
     def test_nulls_of_integers_are_missing_values(self, tmp_path):
         parquet.write_table(pa.table({"a": pa.array([1, None, 3])}), tmp_path / "t.parquet")
-        with pytest.raises(DataError, match="row 2, column 'a'"):
+        with refuses(DataError, "row 2", "'a'"):
             ingest(tmp_path / "t.parquet", tmp_path / "out")
-
-    def test_a_damaged_file_is_an_error_of_ours(self, tmp_path):
-        (tmp_path / "t.parquet").write_bytes(b"PAR1" + bytes(100))
-        with pytest.raises(StorageError, match="cannot be read as Parquet"):
-            ingest(tmp_path / "t.parquet", tmp_path / "out")
-        (tmp_path / "t.csv").touch()
-        with pytest.raises(StorageError, match="cannot be read as CSV: it is empty"):
-            ingest(tmp_path / "t.csv", tmp_path / "out")
 
 
 class TestNumpyFiles:
@@ -263,7 +252,7 @@ class TestNumpyFiles:
         assert groups.tolist() == ["g0", "g1", named[-1]]
         assert ingest_more(files, tmp_path / "out").ingested == ()
         np.save(tmp_path / "y.npy", y[:-1])
-        with pytest.raises(DataError, match=r"X.npy \(300000, 2\), y.npy \(299999,\)"):
+        with refuses(DataError, "X.npy (300000, 2", "y.npy (299999"):
             ingest(files, tmp_path / "other", target="y")
 
     def test_several_arrays_of_two_axes_are_rows_after_rows(self, tmp_path):
@@ -306,28 +295,23 @@ class TestNumpyFiles:
         np.testing.assert_array_equal(everything(other).y, X[:, 1:])
 
     @pytest.mark.parametrize(
-        ("arrays", "message"),
+        ("name", "X", "more", "said"),
         [
-            ({"Z": np.ones((3, 2))}, "no array 'X'; it has 'Z'"),
-            ({"X": np.ones(3)}, "X of 2 axes"),
-            ({"X": np.ones((3, 2)), "y": np.ones(2)}, "as many rows"),
-            ({"X": np.asfortranarray(np.ones((3, 2)))}, "Fortran order"),
-            ({"X": np.array([["a"]])}, "expected numbers"),
+            ("t.npz", None, {"Z": np.ones((3, 2))}, "no array 'X'; it has 'Z'"),
+            ("t.npz", np.ones(3), {}, "X of 2 axes"),
+            ("t.npz", np.ones((3, 2)), {"y": np.ones(2)}, "as many rows"),
+            ("t.npz", np.asfortranarray(np.ones((3, 2))), {}, "Fortran order"),
+            ("t.npz", np.array([["a"]]), {}, "expected numbers"),
+            ("t.npz", np.array([[{}]], dtype=object), {}, "numbers"),  # a pickle, which is not loaded
+            ("t.npy", np.array([[{}]], dtype=object), {}, "numbers"),
         ],
     )
-    def test_npz_that_does_not_fit(self, tmp_path, arrays, message):
-        np.savez(tmp_path / "t.npz", **arrays)
-        with pytest.raises((DataError, InvalidParameterError), match=message):
-            ingest(tmp_path / "t.npz", tmp_path / "out")
-
-    @pytest.mark.parametrize("name", ["t.npy", "t.npz"])
-    def test_pickled_arrays_are_not_loaded(self, tmp_path, name):
-        objects = np.array([[{}]], dtype=object)
+    def test_arrays_that_do_not_fit_are_refused(self, tmp_path, name, X, more, said):
         if name == "t.npy":
-            np.save(tmp_path / name, objects)
+            np.save(tmp_path / name, X)
         else:
-            np.savez(tmp_path / name, X=objects)
-        with pytest.raises((DataError, StorageError), match="numbers"):
+            np.savez(tmp_path / name, **({} if X is None else {"X": X}), **more)
+        with refuses((DataError, InvalidParameterError, StorageError), said):
             ingest(tmp_path / name, tmp_path / "out")
 
     @pytest.mark.parametrize("name", ["t.npy", "t.npz"])
@@ -335,7 +319,7 @@ class TestNumpyFiles:
         (np.save if name == "t.npy" else np.savez)(tmp_path / name, np.ones((500, 4)))
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(content[: len(content) // 2])
-        with pytest.raises(StorageError, match="cannot be read"):
+        with refuses(StorageError, "cannot be read"):
             ingest(tmp_path / name, tmp_path / "out")
 
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -350,11 +334,8 @@ class TestNumpyFiles:
         content, expected = (tmp_path / "t.npz").read_bytes(), read()
         outcomes = set()
         # in headers and the first rows; in rows; in the list of arrays
-        for place in [
-            *rng.integers(0, 260, 300),
-            *rng.integers(260, len(content), 50),
-            *rng.integers(-200, 0, 100),
-        ]:
+        n = len(content)
+        for place in np.r_[rng.integers(0, 260, 300), rng.integers(260, n, 50), rng.integers(-200, 0, 100)]:
             damaged = bytearray(content)
             damaged[place] ^= 1 << int(rng.integers(8))
             (tmp_path / "t.npz").write_bytes(damaged)
@@ -378,32 +359,37 @@ class TestNumpyFiles:
 
 class TestParameters:
     @pytest.mark.parametrize(
-        ("options", "message"),
+        ("options", "said"),
         [
             ({"target": "area", "columns": ["area"]}, "'area' are named twice"),
             ({"columns": ["area", "area"]}, "named twice"),
             ({"columns": ["nothing"]}, "has no column 'nothing'"),
+            ({"target": "prize"}, "no column 'prize'; nearest: 'price'"),
             ({"weight": "w"}, "`weight` without `target`"),
-            ({"dtype": "int8"}, "unknown `dtype` 'int8'.*, or None"),
+            ({"groups": "w"}, "`groups` without `target`"),
+            ({"target": "price", "groups": "nothing"}, "has no column 'nothing'"),
+            ({"dtype": "int8"}, "unknown `dtype` 'int8'"),
             ({"on_nan": "skip"}, "unknown `on_nan` 'skip'"),
         ],
     )
-    def test_are_checked_before_anything_is_written(self, tmp_path, frame, options, message):
-        with pytest.raises(InvalidParameterError, match=message):
+    def test_are_checked_before_anything_is_written(self, tmp_path, frame, options, said):
+        with refuses(InvalidParameterError, said):
             ingest(save(frame, tmp_path / "t.parquet"), tmp_path / "out", **options)
         assert [p.name for p in tmp_path.iterdir()] == ["t.parquet"]
 
     def test_sources_that_cannot_be_read(self, tmp_path):
-        (tmp_path / "t.docx").write_text("")
+        for name in ("t.docx", "t.xlsx", "t.XLS", "t.ods"):
+            (tmp_path / name).touch()
         (tmp_path / "folder").mkdir()
         write_dataset(tmp_path / "a", np.ones((2, 2)))
-        for name, message in {
+        for name, said in {
             "nothing.csv": "there is no file at",
             "t.docx": "unknown type",
             "folder": "without Parquet or CSV files",
             "a": "is Zarr data already",
+            **dict.fromkeys(("t.xlsx", "t.XLS", "t.ods"), "pandas.read_excel"),
         }.items():
-            with pytest.raises(StorageError, match=message):
+            with refuses(StorageError, said):
                 ingest(tmp_path / name, tmp_path / "out")
 
     def test_the_output_is_kept_and_not_put_into_the_source(self, tmp_path, frame):
@@ -412,7 +398,7 @@ class TestParameters:
         ingest(tmp_path / "t", tmp_path / "out", target="price")
         with pytest.raises(OutputExistsError):
             ingest(tmp_path / "t", tmp_path / "out")
-        with pytest.raises(StorageError, match="overlap"):
+        with refuses(StorageError, "overlap"):
             ingest(tmp_path / "t", tmp_path / "t" / "out")
         assert open_dataset(tmp_path / "out").n_targets == 1
 
@@ -464,22 +450,15 @@ class TestLabels:
         species.loc[2000, "species"] = None
         species.loc[1000, "width"] = np.nan
         source, out = save(species, tmp_path / name), tmp_path / "d.zarr"
-        with pytest.raises(DataError, match=r"row 2001, column 'species' is missing .* expected text"):
+        with refuses(DataError, "row 2001", "'species'", "expected text"):
             ingest(source, out, target="species", columns=["length"])
         ingest(source, out, target="species", columns=["length", "width"], on_nan="drop")
         assert read_column(out, "y").tolist() == species["species"].drop([1000, 2000]).tolist()
 
     def test_text_among_several_targets_is_refused(self, tmp_path, species, name):
         source = save(species, tmp_path / name)
-        with pytest.raises(DataError, match=r"not numbers: 'species' \((large_)?string\)"):
+        with refuses(DataError, "not numbers: 'species'"):
             ingest(source, tmp_path / "d.zarr", target=["species", "width"], columns=["length"])
-
-    def test_groups_need_a_target_and_a_column(self, tmp_path, species, name):
-        source = save(species, tmp_path / name)
-        with pytest.raises(InvalidParameterError, match="`groups` without `target`"):
-            ingest(source, tmp_path / "d.zarr", groups="site", columns=["length"])
-        with pytest.raises(InvalidParameterError, match=r"`groups`: .* has no column 'sit'"):
-            ingest(source, tmp_path / "d.zarr", target="width", groups="sit", columns=["length"])
 
 
 def test_a_categorical_column_of_parquet_is_text(tmp_path, species):
@@ -490,7 +469,7 @@ def test_a_categorical_column_of_parquet_is_text(tmp_path, species):
 
 def test_a_fraction_among_the_groups_is_refused(tmp_path):
     (tmp_path / "t.csv").write_text("a,y,g\n1,2,0.5\n")
-    with pytest.raises(DataError, match=r"groups is 0\.5, no whole number .* in row 0"):
+    with refuses(DataError, "groups is 0.5", "row 0"):
         ingest(tmp_path / "t.csv", tmp_path / "d.zarr", target="y", groups="g")
 
 
@@ -516,17 +495,9 @@ class TestFoldersAndFilesThatAreNoRows:
         parquet.write_table(pa.table({"a": [1.0, 2.0]}), tmp_path / "in/lake/day=1/0.parquet")
         assert ingest(tmp_path / "in" / source, tmp_path / "out").n_samples == 2
         (tmp_path / "in/lake" / log).write_text("{}")
-        with pytest.raises(StorageError, match=rf"lake is a table in {name} format.*Write its current rows"):
+        with refuses(StorageError, f"lake is a table in {name} format", "Write its current rows"):
             ingest(tmp_path / "in" / source, tmp_path / "out2")
         assert not (tmp_path / "out2").exists()
-
-    @pytest.mark.parametrize("name", ["t.xlsx", "t.XLS", "t.ods"])
-    def test_spreadsheets_are_refused_with_advice(self, tmp_path, name):
-        (tmp_path / name).touch()
-        with pytest.raises(
-            StorageError, match=r"is a spreadsheet.*Save the sheet as CSV.*pandas\.read_excel"
-        ):
-            ingest(tmp_path / name, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.arrow"])

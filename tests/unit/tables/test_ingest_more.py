@@ -30,6 +30,7 @@ from rff_dist.workbench.tables import queries
 from rff_dist.workbench.tables.corrections import correct, read_rows_to_change
 from rff_dist.workbench.tables.ingest import Ingested
 from rff_dist.workbench.tables.queries import Query
+from tests.refusals import refuses
 from tests.tables import ingest, ingest_more
 
 pandas = pytest.importorskip("pandas")
@@ -116,18 +117,16 @@ class TestASecondRun:
     def test_refuses_a_file_that_has_grown(self, folder):
         with open(folder / "1.csv", "a") as file:
             file.write("1,2,3\n")
-        with pytest.raises(DataError, match=r"1\.csv has grown since it was ingested"):
+        with refuses(DataError, "1"):
             ingest_more(folder / "1.csv", folder / "data.zarr")
 
     def test_finds_no_file_yet_and_does_nothing(self, folder):
         assert rows_of(ingest_more(folder / "new-*.csv", folder / "data.zarr")) == (50, 50)
-        with pytest.raises(StorageError, match="there is no file at"):
+        with refuses(StorageError, "there is no file at"):
             ingest(folder / "new-*.csv", folder / "other.zarr")
 
     def test_of_a_dataset_that_is_not_there_does_not_guess_what_it_is_to_hold(self, folder):
-        with pytest.raises(
-            InvalidParameterError, match=r"no dataset at .*dta\.zarr to append to; to create it"
-        ):
+        with refuses(InvalidParameterError, "no dataset at", "dta.zarr to append to; to create it"):
             ingest_more(folder / "1.csv", folder / "dta.zarr")
         assert not (folder / "dta.zarr").exists()
         assert rows_of(ingest_more(folder / "1.csv", folder / "inputs", columns=["a", "b"])) == (0, 30)
@@ -136,7 +135,7 @@ class TestASecondRun:
         save(make_frame(5, seed=3), folder / "3.csv")
         save(make_frame(5, seed=4).assign(b=np.nan), folder / "4.csv")
         before = open_dataset(folder / "data.zarr").fingerprint()
-        with pytest.raises(DataError, match=r"4\.csv: row 1, column 'b' is missing"):
+        with refuses(DataError, "4", "1", "'b'"):
             ingest_more([folder / "3.csv", folder / "4.csv"], folder / "data.zarr")
         assert open_dataset(folder / "data.zarr").fingerprint() == before
         found = ingest_more([folder / "3.csv", folder / "4.csv"], folder / "data.zarr", on_nan="drop")
@@ -167,45 +166,45 @@ class TestColumns:
             save(make_frame(3).assign(price=["low", "high", f"{i}"]), tmp_path / f"{i}.csv")
         ingest(tmp_path / "0.csv", tmp_path / "d", target="price")
         save(make_frame(3, seed=9), tmp_path / "9.csv")
-        with pytest.raises(DataError, match=r"y is float64, but array .y. of .* holds text"):
+        with refuses(DataError, "float64", "text"):
             ingest_more(tmp_path / "9.csv", tmp_path / "d")
         ingest_more(tmp_path / "1.csv", tmp_path / "d")
         assert open_column(tmp_path / "d", "y").take([2, 5]).tolist() == ["0", "1"]
 
     @pytest.mark.parametrize(
-        ("change", "options", "error", "message"),
+        ("change", "options", "error", "named"),
         [
-            ({"drop": "b"}, {}, InvalidParameterError, r"`columns`: 2\.csv has no column 'b'"),
-            ({"drop": "price"}, {}, InvalidParameterError, r"`target`: 2\.csv has no column 'price'"),
-            ({}, {"target": "a"}, InvalidParameterError, r"`target` is \['a'\], but .* has \['price'\]"),
-            ({}, {"columns": ["b", "a"]}, InvalidParameterError, r"`columns` is \['b', 'a'\], but"),
-            ({"text": "b"}, {}, DataError, r"2\.csv: row 1, column 'b' is 'x' .*expected a number"),
-            ({}, {"dtype": "float32"}, InvalidParameterError, "`dtype` is 'float32', but X of .* is float64"),
+            ({"drop": "b"}, {}, InvalidParameterError, ["`columns`: 2.csv has no column 'b'"]),
+            ({"drop": "price"}, {}, InvalidParameterError, ["`target`: 2.csv has no column 'price'"]),
+            ({}, {"target": "a"}, InvalidParameterError, ["target", "['a'", "['price'"]),
+            ({}, {"columns": ["b", "a"]}, InvalidParameterError, ["columns", "['b', 'a'"]),
+            ({"text": "b"}, {}, DataError, ["2.csv", "row 1", "'b'", "'x'"]),
+            ({}, {"dtype": "float32"}, InvalidParameterError, ["dtype", "'float32'", "float64"]),
         ],
     )
-    def test_others_are_refused_by_name(self, tmp_path, change, options, error, message):
+    def test_others_are_refused_by_name(self, tmp_path, change, options, error, named):
         ingest(save(make_frame(6), tmp_path / "1.csv"), tmp_path / "d", target="price")
         frame = make_frame(3, seed=1)
         frame = frame.drop(columns=change["drop"]) if "drop" in change else frame
         frame = frame.assign(**{change["text"]: "x"}) if "text" in change else frame
         save(frame, tmp_path / "2.csv")
-        with pytest.raises(error, match=message):
+        with refuses(error, *named):
             ingest_more(tmp_path / "2.csv", tmp_path / "d", **options)
         assert open_dataset(tmp_path / "d").n_samples == 6
 
     def test_are_rounded_to_the_datasets_dtype_on_request_only(self, tmp_path):
         ingest(save(make_frame(6), tmp_path / "1.csv"), tmp_path / "d", target="price", dtype="float32")
         save(make_frame(3, seed=1), tmp_path / "2.csv")
-        with pytest.raises(DataError, match='give dtype="float32"'):
+        with refuses(DataError, 'dtype="float32'):
             ingest_more(tmp_path / "2.csv", tmp_path / "d")
         assert rows_of(ingest_more(tmp_path / "2.csv", tmp_path / "d", dtype="float32")) == (6, 9)
 
     def test_of_an_unnamed_dataset_are_to_be_named(self, tmp_path):
         write_dataset(tmp_path / "d", np.zeros((4, 2)), np.zeros(4), versioned=True)
         path = save(make_frame(3), tmp_path / "1.csv")
-        with pytest.raises(InvalidParameterError, match="holds no names of columns"):
+        with refuses(InvalidParameterError, "no names of columns"):
             ingest_more(path, tmp_path / "d")
-        with pytest.raises(InvalidParameterError, match="holds no names of targets"):
+        with refuses(InvalidParameterError, "no names of targets"):
             ingest_more(path, tmp_path / "d", columns=["a", "b"])
         found = ingest_more(path, tmp_path / "d", columns=["a", "b"], target="price")
         assert rows_of(found) == (4, 7)
@@ -216,7 +215,7 @@ class TestColumns:
         ingest(tmp_path / "0.npz", tmp_path / "d")
         assert rows_of(ingest_more(tmp_path / "1.npz", tmp_path / "d")) == (3, 6)
         np.savez(tmp_path / "wide.npz", X=np.zeros((3, 5)), y=np.arange(3.0))
-        with pytest.raises(DataError, match=r"X has shape \(3, 5\)"):
+        with refuses(DataError, "shape (3, 5"):
             ingest_more(tmp_path / "wide.npz", tmp_path / "d")
 
 
@@ -247,21 +246,18 @@ class TestCorrections:
 
     def test_an_archive_of_arrays_has_no_columns_to_find_rows_by(self, data, tmp_path):
         np.savez(tmp_path / "new.npz", X=np.ones((1, 2)))
-        with pytest.raises(DataError, match=r"new\.npz is an \.npz file, which holds arrays"):
+        with refuses(DataError, "new.npz", "holds arrays"):
             correct(tmp_path / "new.npz", data, by="key")
-        with (
-            editing(parse_location(data)) as dataset,
-            pytest.raises(DataError, match=r"new\.npz is an \.npz file, which holds arrays"),
-        ):
+        with editing(parse_location(data)) as dataset, refuses(DataError, "new.npz", "holds arrays"):
             read_rows_to_change(tmp_path / "new.npz", dataset, None)
 
     def test_an_empty_value_names_no_row(self, data, tmp_path):
         (tmp_path / "gone.jsonl").write_text('{"row": 1}\n{"row": null}\n')
-        with (
-            editing(parse_location(data)) as dataset,
-            pytest.raises(DataError, match="empty values in 'row'"),
-        ):
+        with editing(parse_location(data)) as dataset, refuses(DataError, "empty values", "'row'"):
             read_rows_to_change(tmp_path / "gone.jsonl", dataset, None)
+
+
+LATE_TEXT = "SELECT a, CASE WHEN id > 2000 THEN 'q' ELSE price END AS price FROM sales"
 
 
 class TestQueries:
@@ -310,22 +306,18 @@ class TestQueries:
         assert sizes == [(0, 2500), (2500, 2503), (2503, 2504), (2504, 2507), (2507, 2507)]
 
     @pytest.mark.parametrize(
-        ("sql", "error", "message"),
+        ("sql", "error", "named"),
         [
-            ("SELECT nope FROM sales", StorageError, "no such column: nope"),
-            ("SELECT a, price FROM sales WHERE id < 0", DataError, "the query: no rows"),
-            ("SELECT x'00' AS t, price FROM sales", DataError, r"the query: not numbers.*'t' \(binary\)"),
-            ("SELECT a, NULL AS price FROM sales", DataError, r"row 1, column 'price' is missing"),
-            (
-                "SELECT a, CASE WHEN id > 2000 THEN 'q' ELSE price END AS price FROM sales",
-                DataError,
-                r"column 'price' is 'q', a str, in row 2_001",
-            ),
-            ("SELECT a, price FROM sales WHERE t = ':x'", StorageError, "a colon in its text"),
+            ("SELECT nope FROM sales", StorageError, ["no such column: nope"]),
+            ("SELECT a, price FROM sales WHERE id < 0", DataError, ["the query: no rows"]),
+            ("SELECT x'00' AS t, price FROM sales", DataError, ["not numbers", "'t' (binary"]),
+            ("SELECT a, NULL AS price FROM sales", DataError, ["row 1", "'price'"]),
+            (LATE_TEXT, DataError, ["'price'", "'q'", "row 2_001"]),
+            ("SELECT a, price FROM sales WHERE t = ':x'", StorageError, ["a colon in its text"]),
         ],
     )
-    def test_bad_ones_are_refused(self, database, tmp_path, sql, error, message):
-        with pytest.raises(error, match=message):
+    def test_bad_ones_are_refused(self, database, tmp_path, sql, error, named):
+        with refuses(error, *named):
             ingest(Query(sql), tmp_path / "d", target="price")
         assert not (tmp_path / "d").exists()
 
@@ -395,7 +387,7 @@ class TestQueries:
         for path in files:
             content = path.read_bytes()
             assert not any(word in content for word in (b"SELECT", b"sales", b"geheim", b"shop.db"))
-        with pytest.raises(StorageError, match="no such column: nope") as caught:
+        with refuses(StorageError, "no such column: nope") as caught:
             ingest(Query("SELECT nope FROM sales WHERE t = 'geheim'"), tmp_path / "e")
         said = f"{caplog.text}{caught.value}{found}"
         assert not any(word in said for word in ("SELECT", "geheim"))
@@ -418,18 +410,12 @@ class TestQueries:
         found = [queries.read_secret(one, "`sql`") for one in given]
         assert found == ["SELECT 1", "SELECT 2", "SELECT 3", "sqlite:///file.db"]
 
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("env:NO_SUCH_NAME", r"`sql` is 'env:NO_SUCH_NAME', but .* NO_SUCH_NAME is empty or not there"),
-            ("file:no/such", r"the file no/such cannot be read \(FileNotFoundError\)"),
-        ],
-    )
-    def test_a_place_without_a_query_is_said(self, text, message):
-        with pytest.raises(InvalidParameterError, match=message):
-            queries.read_secret(text, "`sql`")
-
-    def test_no_database_is_said(self, tmp_path, monkeypatch):
+    def test_a_place_without_a_query_or_a_database_is_said(self, tmp_path, monkeypatch):
         monkeypatch.delenv("RFF_DIST_SQL", raising=False)
-        with pytest.raises(InvalidParameterError, match="environment variable RFF_DIST_SQL"):
-            ingest(Query("SELECT 1"), tmp_path / "d")
+        for call, *named in (
+            (lambda: queries.read_secret("env:NO_SUCH_NAME", "`sql`"), "`sql`", "NO_SUCH_NAME is empty"),
+            (lambda: queries.read_secret("file:no/such", "`sql`"), "no/such", "FileNotFoundError"),
+            (lambda: ingest(Query("SELECT 1"), tmp_path / "d"), "environment variable RFF_DIST_SQL"),
+        ):
+            with refuses(InvalidParameterError, *named):
+                call()

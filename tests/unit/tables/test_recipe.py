@@ -18,6 +18,7 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.workbench.tables.learn import fold_of_rows
 from rff_dist.workbench.tables.queries import Query
+from tests.refusals import refuses
 from tests.tables import ingest, ingest_more, ingest_parts
 
 
@@ -142,7 +143,7 @@ class TestMissingValues:
         dataset = ingest(source, tmp_path / "e", columns=["colour"], impute="most-frequent")
         at = dataset.feature_names.index(f"colour={most}")
         np.testing.assert_array_equal(X_of(dataset)[:, at], frame["colour"].fillna(most) == most)
-        with pytest.raises(DataError, match="row 1, column 'colour' is missing"):
+        with refuses(DataError, "1", "'colour'"):
             ingest(source, tmp_path / "f", columns=["colour"])
 
     def test_medians_of_more_rows_are_off_by_a_percent_of_ranks(self, tmp_path):
@@ -172,7 +173,7 @@ class TestDates:
         assert dataset.attributes["recipe"]["left_out"] == {"same": "it holds one value only"}
 
     def test_unknown_parts_are_refused(self, tmp_path, frame):
-        with pytest.raises(InvalidParameterError, match="expected some of 'elapsed-days'"):
+        with refuses(InvalidParameterError, "'elapsed-days'"):
             ingest(save(frame, tmp_path / "t.feather"), tmp_path / "d", dates=["century"])
 
 
@@ -279,9 +280,7 @@ class TestRecipes:
         for by, message in (("town", "'town' holds text"), ("x", "1 distinct values in 10 rows")):
             with pytest.raises(DataError, match=message):
                 ingest_parts(path, (tmp_path / "f", tmp_path / "g"), 0.2, by=by, **given)
-        with pytest.raises(
-            InvalidParameterError, match=r"`holdout_by`: t.csv has no column 'wen'; nearest: 'when'"
-        ):
+        with refuses(InvalidParameterError, "holdout_by", "'wen'", "'when'"):
             ingest_parts(path, (tmp_path / "f", tmp_path / "g"), 0.2, by="wen", **given)
 
     def test_a_choice_at_random_from_a_table_with_dates_is_said(self, tmp_path, frame, caplog):
