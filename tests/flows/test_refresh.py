@@ -118,7 +118,7 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
 def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, monkeypatch):
     monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
     write_dataset(tmp_path / "other.zarr", *batch(5, 1000))
-    others = type(parameters)(**{**parameters.values, **{"data": str(tmp_path / "other.zarr")}})
+    others = type(parameters)(**{**parameters.values, "data": str(tmp_path / "other.zarr")})
     with disable_run_logger(), refuses(FingerprintMismatchError, "begins with others"):
         refresh.fn(**others.values)
     busy = refuses(OutputBusyError, "another run")

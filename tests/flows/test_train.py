@@ -283,7 +283,7 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
 
 def test_lent_engine_is_not_combined_with_parameters_of_another(run):
     refused = refuses(InvalidParameterError, "engine was lent")
-    parameters = type(run.parameters)(**{**run.parameters.values, **{"overwrite": True}})
+    parameters = type(run.parameters)(**{**run.parameters.values, "overwrite": True})
     with disable_run_logger(), lend_engine(SerialEngine(1)), refused:
         train.fn(**parameters.values)
 
@@ -292,7 +292,7 @@ def test_model_that_exists_or_is_being_written_is_refused_before_a_cluster_start
     monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
     with disable_run_logger(), refuses(OutputExistsError, "exists"):
         train.fn(**run.parameters.values)
-    busy = type(run.parameters)(**{**run.parameters.values, **{"model": str(tmp_path / "model")}})
+    busy = type(run.parameters)(**{**run.parameters.values, "model": str(tmp_path / "model")})
     held = hold(busy.values["model"], holder="another run")
     with disable_run_logger(), held, refuses(OutputBusyError, "another run"):
         contextvars.Context().run(train.fn, **busy.values)
