@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import RichProgress
@@ -150,8 +149,6 @@ def _psnr(mean_squared_error: float | np.floating[Any]) -> float:
 
 
 def _show(figures: Mapping[str, Any], console: Console) -> None:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold")
     scales = f"the best of {len(LENGTH_SCALES)} by cross-validation"
     lines = {
         "rows": f"{figures['rows']:,} to learn from, {figures['test_rows']:,} to test on",
@@ -162,7 +159,7 @@ def _show(figures: Mapping[str, Any], console: Console) -> None:
         "seconds": f"{figures['seconds']:.0f} in all",
         "files": f"[cyan]{figures['files'][0]}[/], next to the data and the model",
     }
-    for name, value in lines.items():
-        table.add_row(name, value)
+    width = max(map(len, lines))
     console.print()
-    console.print(table, highlight=False, soft_wrap=True)
+    for name, value in lines.items():
+        console.print(f"[bold]{name:<{width}}[/]  {value}", highlight=False, soft_wrap=True)
