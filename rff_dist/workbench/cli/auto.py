@@ -28,7 +28,7 @@ _PREPARED = ("train", "test", "n_train", "n_test", "dropped_rows", "held_out", "
     "rff-dist auto prices.csv --target price",
     "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
 )
-def auto(job: specs.Auto, where: Cluster, report: str | None = shell.REPORT) -> Document:
+def auto(job: specs.Auto, where: Cluster, page: shell.Page) -> Document:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.numerics.machine import available_memory
     from rff_dist.workbench.jobs import train, verdict
@@ -56,10 +56,10 @@ def auto(job: specs.Auto, where: Cluster, report: str | None = shell.REPORT) -> 
     )
     comparison = comparison.with_model(verdict.TREES, trees)
     passes.write_page(
-        report, training.data, model, prepared.model, comparison=comparison, metrics=training.metrics
+        page, training.data, model, prepared.model, comparison=comparison, metrics=training.metrics
     )
     found = models.training_document(
-        training, training_of(job, prepared), {"report": report, **passes.facts()}
+        training, training_of(job, prepared), {"report": page.report, **passes.facts()}
     )
     return _document(found, prepared, comparison)
 

@@ -15,13 +15,13 @@ from rff_dist.workbench.results.document import Document
 def cluster(
     job: specs.Clustering,
     where: Cluster,
+    page: shell.Page,
     plot: str | None = fields.option(
         "Draw a sample of rows and their clusters: in two kernel principal components.",
         None,
         unit="PNG",
         writes=True,
     ),
-    report: str | None = shell.REPORT,
 ) -> Document:
     """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""
     from rff_dist.workbench.jobs.cluster import cluster
@@ -34,10 +34,14 @@ def cluster(
 
         seed, title = job.space.seed, job.source.data
         save_clustering(plot, clustered.dataset, clustered.clusters, seed=seed, title=title)
-    if report is not None:
+    if page.report is not None:
         from rff_dist.workbench.page import pages
         from rff_dist.workbench.results import html
 
         passes.at_work("report")
-        html.write_page(pages.clusters_page(clustered, job, times=passes.clock.times), report)
-    return clusters.clustering_document(clustered, job, {"plot": plot, "report": report, **passes.facts()})
+        use = page.intended_use
+        html.write_page(
+            pages.clusters_page(clustered, job, times=passes.clock.times, intended_use=use), page.report
+        )
+    run = {"plot": plot, "report": page.report, **passes.facts()}
+    return clusters.clustering_document(clustered, job, run)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rff_dist.engines.cluster import Cluster
     from rff_dist.engines.progress import RichProgress
     from rff_dist.ridge import models
-    from rff_dist.typing import PathLike
+    from rff_dist.workbench.cli import shell
     from rff_dist.workbench.jobs import fits, steps, verdict
 
 _shown: ContextVar[RichProgress | None] = ContextVar("shown", default=None)
@@ -63,7 +63,7 @@ class Passes:
 
     def write_page(
         self,
-        report: PathLike | None,
+        wanted: shell.Page,
         data: fits.JobData,
         model: models.RidgeModel,
         place: str,
@@ -73,7 +73,7 @@ class Passes:
         update: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the page about a model, see `model_page`, if a path for it is given."""
-        if report is not None:
+        if wanted.report is not None:
             from rff_dist.workbench.page.pages import model_page
             from rff_dist.workbench.results import html
 
@@ -87,8 +87,9 @@ class Passes:
                 metrics=metrics,
                 update=update,
                 command=messages.this_command() if settings.is_program.get() else None,
+                intended_use=wanted.intended_use,
             )
-            html.write_page(page, report)
+            html.write_page(page, wanted.report)
 
     def at_work(self, part: str) -> None:
         """Show what the command is doing from now on, and count its time."""

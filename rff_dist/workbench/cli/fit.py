@@ -14,9 +14,7 @@ from rff_dist.workbench.results.document import Document
     "rff-dist fit data.zarr model --classify --loss logistic",
     "rff-dist fit data.zarr model --n-folds 10 --alphas 1e-6:1e3:30 --n-components 512,1024 --plot cv.png",
 )
-def fit(
-    job: specs.Train, where: Cluster, plot: str | None = shell.PLOT, report: str | None = shell.REPORT
-) -> Document:
+def fit(job: specs.Train, where: Cluster, page: shell.Page, plot: str | None = shell.PLOT) -> Document:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
     from rff_dist.fitting.options import is_one_alpha
 
@@ -28,12 +26,10 @@ def fit(
             f"`plot` is {plot!r}, but `alpha` and `n_components` are given, so there are no errors to draw; "
             "give alpha='cv', or leave it out"
         )
-    return run_training(job, where, plot, report)
+    return run_training(job, where, page, plot)
 
 
-def run_training(
-    job: specs.Train, where: Cluster, plot: PathLike | None, report: PathLike | None
-) -> Document:
+def run_training(job: specs.Train, where: Cluster, page: shell.Page, plot: PathLike | None) -> Document:
     """Train and publish a model, draw what is asked for, and return what a command shows of it."""
     from rff_dist.workbench.jobs.train import train
     from rff_dist.workbench.results import models
@@ -47,12 +43,12 @@ def run_training(
         about = models.choice_facts(training.model)["kernel"] or ""
         pictures.save_choice(training.model, plot, title=job.source.data, about=about, candidates=rows)
     passes.write_page(
-        report,
+        page,
         training.data,
         training.model,
         job.destination.model,
         comparison=training.comparison,
         metrics=training.metrics,
     )
-    run = {"plot": plot, "report": report, **passes.facts()}
+    run = {"plot": plot, "report": page.report, **passes.facts()}
     return models.training_document(training, job, run)

@@ -36,12 +36,29 @@ OVERWRITE = fields.option("Replace what is there, once the job is done.", False)
 PLOT = fields.option(
     "Draw the errors that alpha and D are chosen by: against both.", None, unit="PNG", writes=True
 )
-REPORT = fields.option(
-    "Write one HTML page about the result, without other files: data, errors, columns, lineage.",
-    None,
-    unit="HTML",
-    writes=True,
-)
+
+
+@fields.group
+class Page:
+    """The page about the result."""
+
+    report: str | None = fields.option(
+        "Write one HTML page about the result, without other files: data, errors, columns, provenance.",
+        None,
+        unit="HTML",
+        writes=True,
+    )
+    intended_use: str | None = fields.option(
+        "What the model is meant for, and what not: text for the page's section on provenance.",
+        None,
+        unit="TEXT",
+    )
+
+    def __post_init__(self) -> None:
+        if self.intended_use is not None and self.report is None:
+            raise errors.InvalidParameterError(
+                "`intended_use` is given, but there is no page that it could stand on; give `report` too"
+            )
 
 
 @fields.group

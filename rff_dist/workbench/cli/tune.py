@@ -12,8 +12,6 @@ from rff_dist.workbench.results.document import Document
     "--n-components 256,512,1024,2048 --plot cv.png",
     "rff-dist tune data.zarr model --n-folds 10 --groups patient --alphas 1e-6:1e3:30",
 )
-def tune(
-    job: specs.Tune, where: Cluster, plot: str | None = shell.PLOT, report: str | None = shell.REPORT
-) -> Document:
+def tune(job: specs.Tune, where: Cluster, page: shell.Page, plot: str | None = shell.PLOT) -> Document:
     """Compare kernels, length scales, alphas and D by cross-validation in one reading; store the best."""
-    return fit.run_training(job, where, plot, report)
+    return fit.run_training(job, where, page, plot)

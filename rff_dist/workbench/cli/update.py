@@ -14,7 +14,7 @@ from rff_dist.workbench.results.document import Document
     "rff-dist update model data.zarr --dry-run --json",
     "rff-dist update model data.zarr --backfill 0 --force",
 )
-def update(job: specs.Update, where: Cluster, report: str | None = shell.REPORT) -> Document:
+def update(job: specs.Update, where: Cluster, page: shell.Page) -> Document:
     """Add the rows that were appended since a model was trained, exactly, if the new model is no worse.
 
     If it is worse, the rows are refused, and the exit code is 3.
@@ -26,7 +26,7 @@ def update(job: specs.Update, where: Cluster, report: str | None = shell.REPORT)
     passes = display.Passes(where)
     done = update(job, passes.runner)
     if done.challenger is not None:
-        passes.write_page(report, JobData(done.dataset), done.challenger, job.model, update=done.record)
-    elif report is not None:
+        passes.write_page(page, JobData(done.dataset), done.challenger, job.model, update=done.record)
+    elif page.report is not None:
         messages.say("warning", "there are no new rows, so no report was written", "yellow")
-    return update_document(done, {"report": report, **passes.facts()})
+    return update_document(done, {"report": page.report, **passes.facts()})
