@@ -336,7 +336,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         standardizer = self.feature_map_.standardizer
         return () if standardizer is None else standardizer.ranked_columns
 
-    def report(self, path: PathLike, X: Any, y: Any = None) -> Path:
+    def report(self, path: PathLike, X: Any, y: Any = None, *, intended_use: str | None = None) -> Path:
         """Write a page about the model: its errors on test rows, its choices, and which columns matter.
 
         It is the page that `rff-dist fit --report` writes, as one HTML file without links to other hosts.
@@ -347,6 +347,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
             Of the file.
         X, y
             Test rows, which the model was not trained on, as in `score`.
+        intended_use : str, optional
+            What the model is meant for, and what not: for the section on provenance.
 
         Returns
         -------
@@ -369,7 +371,16 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         rows, labels = self._test_data(X, y)
         with inputs.suitable_engine(self.engine, rows) as engine:
             place, times = type(self).__name__, self._times or Times()
-            return write_report(rows, labels, self.model_, path, place=place, times=times, engine=engine)
+            return write_report(
+                rows,
+                labels,
+                self.model_,
+                path,
+                place=place,
+                times=times,
+                engine=engine,
+                intended_use=intended_use,
+            )
 
     @abstractmethod
     def _test_data(self, X: Any, y: Any) -> tuple[Dataset, columns.Column | None]:

@@ -53,6 +53,7 @@ def test_figures_are_json_and_in_the_table(demo):
         "comparison.png",
     ):
         assert value in text
+    assert [line for line in text.splitlines() if line != line.rstrip()] == []
 
 
 def test_psnr_is_measured_on_the_pixels_that_were_not_learnt_from(demo):

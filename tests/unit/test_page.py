@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from base64 import b64encode
 from html import escape, unescape
 from html.parser import HTMLParser
@@ -122,6 +123,32 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     assert "On 200 rows by cross-validation, the typical error (RMSE) is" in words
     assert "This model by cross-validation" in words
     assert f"{document('info', trained / 'model')['digest']}" in words
+
+
+def test_the_page_names_the_intended_use_and_the_commit_of_the_working_folder(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    words = ["fit", trained / "data", "model", *PLAIN, "--alpha", "1", "--serial", "--overwrite"]
+    use = ["--intended-use", "prices <here>, not elsewhere"]
+
+    def provenance():
+        assert run(*words, "--n-components", "16", "--report", "page.html", *use).exit_code == 0
+        return check_readable(tmp_path / "page.html")[1].rpartition("Provenance")[2]
+
+    found = provenance()
+    assert "intended use prices <here>, not elsewhere" in found
+    assert "git commit" not in found
+    (tmp_path / "file").write_text("one")
+    for command in (["init"], ["add", "file"], [*identity, "commit", "-m", "one"]):
+        subprocess.run(["git", *command], check=True, capture_output=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    assert f"git commit {head.stdout.strip()} " in provenance()
+    (tmp_path / "file").write_text("two")
+    assert f"git commit {head.stdout.strip()}, with changes that are not committed" in provenance()
+    refused = run(*words, "--n-components", "16", *use)
+    assert refused.exit_code == 2
+    assert "`report`" in " ".join(refused.stderr.split())
 
 
 def test_predictions_without_a_row_are_those_of_a_fit_without_it():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rff_dist.engines import protocol
     from rff_dist.engines.cluster import Cluster
     from rff_dist.engines.progress import RichProgress
-    from rff_dist.typing import PathLike
+    from rff_dist.workbench.cli import jobs
     from rff_dist.workbench.jobs import steps
     from rff_dist.workbench.page import pages
 
@@ -61,15 +61,18 @@ class Passes:
         elsewhere = self.where.in_environment().elsewhere
         return Runner(self.open, self._call, "rff-dist", elsewhere, count_rows("read"))
 
-    def write_page(self, report: PathLike | None, result: pages.Result, job: Any) -> None:
+    def write_page(self, page: jobs.Page, result: pages.Result, job: Any) -> None:
         """Write the page about what a job made, see `pages.page_of`, if a path for it is given."""
-        if report is not None:
+        if page.report is not None:
             from rff_dist.workbench.page.pages import page_of
             from rff_dist.workbench.results import html
 
             self.at_work("report")
             command = messages.this_command() if settings.is_program.get() else None
-            html.write_page(page_of(result, job, times=self.clock.times, command=command), report)
+            about = page_of(
+                result, job, times=self.clock.times, command=command, intended_use=page.intended_use
+            )
+            html.write_page(about, page.report)
 
     def at_work(self, part: str) -> None:
         """Show what the command is doing from now on, and count its time."""

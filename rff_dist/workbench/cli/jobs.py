@@ -17,19 +17,36 @@ logger = logging.getLogger(__name__)
 _PLOT = fields.option(
     "Draw the errors that alpha and D are chosen by: against both.", None, unit="PNG", writes=True
 )
-_REPORT = fields.option(
-    "Write one HTML page about the result, without other files: data, errors, columns, lineage.",
-    None,
-    unit="HTML",
-    writes=True,
-)
+
+
+@fields.group
+class Page:
+    """The page about the result."""
+
+    report: str | None = fields.option(
+        "Write one HTML page about the result, without other files: data, errors, columns, provenance.",
+        None,
+        unit="HTML",
+        writes=True,
+    )
+    intended_use: str | None = fields.option(
+        "What the model is meant for, and what not: text for the page's section on provenance.",
+        None,
+        unit="TEXT",
+    )
+
+    def __post_init__(self) -> None:
+        if self.intended_use is not None and self.report is None:
+            raise InvalidParameterError(
+                "`intended_use` is given, but there is no page that it could stand on; give `report` too"
+            )
 
 
 @shell.command(
     "rff-dist auto prices.csv --target price",
     "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
 )
-def auto(job: specs.Auto, where: Cluster, report: str | None = _REPORT) -> Document:
+def auto(job: specs.Auto, where: Cluster, page: Page) -> Document:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.workbench.jobs import auto, train, trees
     from rff_dist.workbench.results.auto import auto_document
@@ -46,8 +63,8 @@ def auto(job: specs.Auto, where: Cluster, report: str | None = _REPORT) -> Docum
         raise
     passes.at_work("baselines")
     training = trees.with_trees(training, job.seed)
-    passes.write_page(report, training, to_train)
-    return auto_document(training, to_train, prepared, {"report": report, **passes.facts()})
+    passes.write_page(page, training, to_train)
+    return auto_document(training, to_train, prepared, {"report": page.report, **passes.facts()})
 
 
 @shell.command(
@@ -79,14 +96,14 @@ def ingest(job: specs.Ingest) -> Document:
     "rff-dist fit data.zarr model --classify --loss logistic",
     "rff-dist fit data.zarr model --n-folds 10 --alphas 1e-6:1e3:30 --n-components 512,1024 --plot cv.png",
 )
-def fit(job: specs.Train, where: Cluster, plot: str | None = _PLOT, report: str | None = _REPORT) -> Document:
+def fit(job: specs.Train, where: Cluster, page: Page, plot: str | None = _PLOT) -> Document:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
     if plot is not None and not job.fit.has_errors:
         raise InvalidParameterError(
             f"`plot` is {plot!r}, but `alpha` and `n_components` are given, so there are no errors to draw; "
             "give alpha='cv', or leave it out"
         )
-    return _train(job, where, plot, report)
+    return _train(job, where, page, plot)
 
 
 @shell.command(
@@ -95,12 +112,12 @@ def fit(job: specs.Train, where: Cluster, plot: str | None = _PLOT, report: str 
     "--n-components 256,512,1024,2048 --plot cv.png",
     "rff-dist tune data.zarr model --n-folds 10 --groups patient --alphas 1e-6:1e3:30",
 )
-def tune(job: specs.Tune, where: Cluster, plot: str | None = _PLOT, report: str | None = _REPORT) -> Document:
+def tune(job: specs.Tune, where: Cluster, page: Page, plot: str | None = _PLOT) -> Document:
     """Compare kernels, length scales, alphas and D by cross-validation in one reading; store the best."""
-    return _train(job, where, plot, report)
+    return _train(job, where, page, plot)
 
 
-def _train(job: specs.Train, where: Cluster, plot: str | None, report: str | None) -> Document:
+def _train(job: specs.Train, where: Cluster, page: Page, plot: str | None) -> Document:
     from rff_dist.workbench.jobs.train import train
     from rff_dist.workbench.results import models
 
@@ -112,8 +129,8 @@ def _train(job: specs.Train, where: Cluster, plot: str | None, report: str | Non
         rows = training.fitted.trained.rows if job.fit.candidates is not None else ()
         about = models.choice_facts(training.model)["kernel"] or ""
         pictures.save_choice(training.model, plot, title=job.source.data, about=about, candidates=rows)
-    passes.write_page(report, training, job)
-    return models.training_document(training, job, {"plot": plot, "report": report, **passes.facts()})
+    passes.write_page(page, training, job)
+    return models.training_document(training, job, {"plot": plot, "report": page.report, **passes.facts()})
 
 
 @shell.command(
@@ -149,7 +166,7 @@ def evaluate(job: specs.Evaluate, where: Cluster) -> Document:
     "rff-dist update model data.zarr --dry-run --json",
     "rff-dist update model data.zarr --backfill 0 --force",
 )
-def update(job: specs.Update, where: Cluster, report: str | None = _REPORT) -> Document:
+def update(job: specs.Update, where: Cluster, page: Page) -> Document:
     """Add the rows that were appended since a model was trained, exactly, if the new model is no worse.
 
     If it is worse, the rows are refused, and the exit code is 3.
@@ -160,10 +177,10 @@ def update(job: specs.Update, where: Cluster, report: str | None = _REPORT) -> D
     passes = display.Passes(where)
     done = update(job, passes.runner)
     if done.challenger is not None:
-        passes.write_page(report, done, job)
-    elif report is not None:
+        passes.write_page(page, done, job)
+    elif page.report is not None:
         messages.say("warning", "there are no new rows, so no report was written", "yellow")
-    return update_document(done, {"report": report, **passes.facts()})
+    return update_document(done, {"report": page.report, **passes.facts()})
 
 
 @shell.command(
@@ -174,13 +191,13 @@ def update(job: specs.Update, where: Cluster, report: str | None = _REPORT) -> D
 def cluster(
     job: specs.Clustering,
     where: Cluster,
+    page: Page,
     plot: str | None = fields.option(
         "Draw a sample of rows and their clusters: in two kernel principal components.",
         None,
         unit="PNG",
         writes=True,
     ),
-    report: str | None = _REPORT,
 ) -> Document:
     """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""
     from rff_dist.workbench.jobs.cluster import cluster
@@ -193,8 +210,8 @@ def cluster(
 
         seed, title = job.space.seed, job.source.data
         save_clustering(plot, clustered.dataset, clustered.clusters, seed=seed, title=title)
-    passes.write_page(report, clustered, job)
-    return clustering_document(clustered, job, {"plot": plot, "report": report, **passes.facts()})
+    passes.write_page(page, clustered, job)
+    return clustering_document(clustered, job, {"plot": plot, "report": page.report, **passes.facts()})
 
 
 @shell.command("rff-dist refit model_a b.zarr model_b")

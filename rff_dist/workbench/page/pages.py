@@ -1,6 +1,7 @@
 """The pages about a regression, a classifier, and clusters."""
 
 import itertools
+import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
@@ -32,16 +33,21 @@ type Result = train.Training | refresh.Updated | cluster.Clustered
 
 
 def page_of(
-    result: Result, job: Any, *, times: Callable[[], clock.Times], command: str | None = None
+    result: Result,
+    job: Any,
+    *,
+    times: Callable[[], clock.Times],
+    command: str | None = None,
+    intended_use: str | None = None,
 ) -> document.Document:
     """Return the page about what a job made: a model that was trained or updated, or clusters.
 
     `job`: its spec.
-    `times`, `command`: see `model_page`.
+    `times`, `command`, `intended_use`: see `model_page`.
     """
-    about: dict[str, Any] = {"times": times, "command": command}
     if isinstance(result, cluster.Clustered):
-        return clusters_page(result, job, times=times)
+        return clusters_page(result, job, times=times, intended_use=intended_use)
+    about: dict[str, Any] = {"times": times, "command": command, "intended_use": intended_use}
     if isinstance(result, refresh.Updated):
         assert result.challenger is not None  # else there is nothing to describe
         data = fits.JobData(result.dataset)
@@ -51,11 +57,16 @@ def page_of(
 
 
 def clusters_page(
-    clustered: cluster.Clustered, job: specs.Clustering, *, times: Callable[[], clock.Times]
+    clustered: cluster.Clustered,
+    job: specs.Clustering,
+    *,
+    times: Callable[[], clock.Times],
+    intended_use: str | None = None,
 ) -> document.Document:
     """Return the page about clusters: their sizes, a map and representative rows.
 
     `times`: returns the times of the job; called at the end.
+    `intended_use`: what the user says that the clusters are for.
     """
     dataset, clusters, seed = clustered.dataset, clustered.clusters, job.space.seed
     page = document.Document(
@@ -94,7 +105,7 @@ def clusters_page(
     text = "For each of the largest clusters: the sampled row that is nearest to its centre."
     page.section("Representatives", text + first)
     page.table("Rows that represent their clusters", ("cluster", *map(str, names[:shown])), stand)
-    lineage_section(page, clusters.card, clusters.digest())
+    lineage_section(page, clusters.card, clusters.digest(), {"intended use": intended_use})
     time_section(page, times)
     return page
 
@@ -120,11 +131,12 @@ def write_report(
     place: str,
     times: clock.Times,
     engine: protocol.Engine,
+    intended_use: str | None = None,
 ) -> Path:
     """Write the page about a model as an HTML file, from rows that it was not trained on.
 
     `labels`: of the rows, for a classifier.
-    `place`, `times`: see `model_page`.
+    `place`, `times`, `intended_use`: see `model_page`.
     Returns the path of the file.
     Raises DataError if values are not finite; StorageError if the file cannot be written.
     """
@@ -137,6 +149,7 @@ def write_report(
         comparison=judging.compare_new(data, model),
         metrics=judging.measure_errors(data, model, engine=engine),
         are_new=True,
+        intended_use=intended_use,
     )
     return html.write_page(page, path)
 
@@ -152,6 +165,7 @@ def model_page(
     update: Mapping[str, Any] | None = None,
     are_new: bool = False,
     command: str | None = None,
+    intended_use: str | None = None,
 ) -> document.Document:
     """Return the page about a regression or a classifier.
 
@@ -162,6 +176,7 @@ def model_page(
     `metrics`: its errors on test data.
     `update`: what `workbench.jobs.refresh.Updated.record` holds, if an update made the model.
     `command`: the line of a shell that repeats the job.
+    `intended_use`: what the user says that the model is for.
     """
     classifier = "classifier" in model.card
     comparison = comparison or judging.compare_left_out(data, model)
@@ -191,6 +206,7 @@ def model_page(
     _choice_section(page, model)
     _approximation_section(page, data.rows, model)
     made = {
+        "intended use": intended_use,
         "command": command,
         "split": rows_words.split_words(getattr(data.rows, "attributes", {})),
         "test data": None if metrics is None else metrics["test_data"],
@@ -553,7 +569,7 @@ def update_section(page: document.Document, record: Mapping[str, Any]) -> None:
 
 
 def lineage_section(
-    page: document.Document, card: Mapping[str, Any], digest: str, made: Mapping[str, Any] | None = None
+    page: document.Document, card: Mapping[str, Any], digest: str, made: Mapping[str, Any]
 ) -> None:
     """Add the section on data, packages and digests of the model.
 
@@ -562,7 +578,8 @@ def lineage_section(
     page.section("Provenance", folded=True)
     packages = card.get("environment", {}).get("packages", {})
     facts = {
-        **(made or {}),
+        **made,
+        "git commit": commit_of_folder(),
         "created": card.get("created"),
         "data version": card.get("data_version"),
         "data fingerprint": card.get("data_fingerprint"),
@@ -571,6 +588,16 @@ def lineage_section(
         "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
     }
     page.parts.append({name: value for name, value in facts.items() if value})
+
+
+def commit_of_folder() -> str | None:
+    """Return the git commit of the working folder, and whether files differ from it; None if it has none."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip().replace("-dirty", ", with changes that are not committed")
 
 
 def time_section(page: document.Document, times: Callable[[], clock.Times]) -> None:

@@ -142,12 +142,13 @@ def test_the_box_links_to_the_manual_if_the_environment_says_where_it_is(frame, 
 
 def test_the_report_judges_a_regression_by_test_rows(frame, tuned, tmp_path):
     X, y = frame
-    path = tuned.report(tmp_path / "page.html", X[160:], y[160:])
+    path = tuned.report(tmp_path / "page.html", X[160:], y[160:], intended_use="adults, not children")
     text = path.read_text("utf-8")
     rmse = mean_squared_error(y[160:], tuned.predict(X[160:])) ** 0.5
     assert f"{rmse:.4g}" in text
     assert "80 test rows" in text
     assert "height" in text
+    assert "adults, not children" in text
 
 
 def test_the_report_judges_a_classifier_by_test_rows(frame, tmp_path):
