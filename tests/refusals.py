@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,19 +26,24 @@ def refuses(error: Errors, *names: object) -> Iterator[Any]:
     assert not absent, f"{said!r} does not name {absent}"
 
 
+def _id_of(names: Sequence[object]) -> str:
+    # without addresses in memory, by which the processes of one run would name a test differently
+    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(map(str, names)))
+
+
 def each(
     call: Callable[[Any], object], values: Iterable[Any], *names: object, error: Errors = WRONG
 ) -> Cases:
     """Make a case of each wrong value: the call that it is given to, the error, and what that must name."""
     return [
-        pytest.param(partial(call, value), error, names, id=" ".join(map(str, (*names[:2], repr(value)))))
+        pytest.param(partial(call, value), error, names, id=_id_of((*names[:2], repr(value))))
         for value in values
     ]
 
 
 def once(call: Callable[[], object], *names: object, error: Errors = WRONG) -> Cases:
     """Make one case, of a call without a value."""
-    return [pytest.param(call, error, names, id=" ".join(map(str, names)))]
+    return [pytest.param(call, error, names, id=_id_of(names))]
 
 
 def for_each_refusal(*cases: Cases) -> pytest.MarkDecorator:
