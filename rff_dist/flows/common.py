@@ -50,6 +50,7 @@ def run_of(clock: Clock) -> Summary:
 
 def show(what: str, found: Document, log: Any) -> None:
     """Make an artifact of what a job found, and log its facts; those that ask for attention as warnings."""
+    # Facts that ask for attention become warnings, which the page of a run colours.
     log.info(found.title)
     outcomes.say(found.lead or found.title)
     for part in found.parts:

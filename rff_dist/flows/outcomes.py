@@ -42,9 +42,11 @@ def end(result: Mapping[str, Any], parameters: Mapping[str, Any], *, publishes: 
     verdict = {"published": "published", "nothing new": ""}.get(decision, "refused" if decision else "")
     tags = {f"model:{model}" if model else "", f"dataset:{data}" if data else "", verdict} - {""}
     with get_client(sync_client=True) as client:  # each request ends after Prefect's 60 s
+        # Read first: the tags of its deployment, by which automations find it, must stay.
         flow_run = client.read_flow_run(cast("Any", this_run.id))
         client.update_flow_run(flow_run.id, tags=sorted({*flow_run.tags, *tags}))
     drifted = (result.get("drift") or {}).get("drifted")
+    # A flow without a model, such as ingest, has nothing to tell of one.
     for event in filter(None, (verdict, "drifted" if drifted else "")) if model else ():
         facts = ("decision", "reason", "version", "digest", "n_samples", "n_new")
         emit_event(

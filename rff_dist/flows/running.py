@@ -189,6 +189,7 @@ def job_flow[F: Form, R](
             )
             for one in asked.options.values()
         ]
+        # Prefect makes the parameters of a deployment from this signature.
         cast("Any", run).__signature__ = inspect.Signature(keywords)
         # Prefect describes the fields of its pages by these lines.
         lines = [f"    {name}: {one.declared.help}" for name, one in asked.options.items()]
@@ -224,6 +225,7 @@ def step[**P, R](run_name: str, *, retried: bool = False) -> Callable[[Callable[
     `retried`: whether it is run again after an error that `is_transient`: only where a second run does no
       harm. Blocks are retried by the engine.
     """
+    # Retries of steps that write would hide whether the first attempt had written.
     options: dict[str, Any] = {}
     if retried:
         options = {
@@ -342,6 +344,7 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol
             # Prefect's logger is an adapter, with the methods of a logger.
             observers = (progress.LogObserver(cast("logging.Logger", log)), PassProgress())
             used = cluster.in_environment()
+            # Few rows are summed here faster than processes start.
             if limits.performance_report is None:  # it needs Dask, also for few rows
                 used = used.for_rows(n_samples)
             engine = stack.enter_context(connecting.open_engine(used, observers=observers))
@@ -413,6 +416,7 @@ class PassProgress:
                 self._shown = now
             case progress.BlockDone(block=block):
                 self._n_done += block.n_samples
+                # Short passes show nothing: each artifact is a request, and most passes take less than it.
                 wait = SHOW_AFTER_S if self._artifact is None else SHOW_EVERY_S
                 if now - self._shown >= wait and self._n_done < self._n_samples:
                     self._show(event.label, now)
@@ -421,6 +425,7 @@ class PassProgress:
 
     def _show(self, label: str, now: float) -> None:
         self._shown = now
+        # of rows, because blocks differ in length
         share = round(100 * self._n_done / self._n_samples, 1)
         if self._artifact is None:
             what = "".join(c if c.isalnum() else "-" for c in label.lower())

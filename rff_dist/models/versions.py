@@ -155,6 +155,7 @@ class RegisteredModel:
         """
         facts = _checked_lineage(lineage)
         self._refuse_others()
+        # The numbers of killed publishers count too: something may be left in their folders.
         first = self._last_number() + 1
         for number in range(first, first + _ATTEMPTS):
             taken = (errors.OutputExistsError, errors.OutputBusyError, errors.ConflictError)

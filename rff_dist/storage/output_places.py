@@ -144,6 +144,7 @@ def _refuse_others_objects(location: locations.Location) -> None:
     """Refuse a prefix (a whole bucket, say) that holds foreign objects: a failed write would remove them."""
     if not location.is_remote:
         return
+    # What killed writers left is ours, and no reader is led to it.
     names = [name for name in locations.list_names(location) if not _LEFT.fullmatch(name)]
     if {*locations.DATASET_FILES, locations.RECORD_FILE} & {*names}:
         raise OutputBusyError(
@@ -445,6 +446,7 @@ class _Watch:
 
     def __init__(self, location: locations.Location) -> None:
         self._location = location
+        # All of them, because a run may find nothing there, and another one publish any kind of output.
         self._before = {file: self._tag(file) for file in _LEADING}
 
     def check(self) -> None:

@@ -156,6 +156,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
         places = [locations.parse_location(url) for url in (source.data, job.model)]
         output_places.check_output(output, overwrite=job.overwrite, inputs=places)
     model = open_model(job.model)
+    # before the lock, the cluster and the pass
     check_wanted(job, model)
     with ExitStack() as stack:
         stack.enter_context(output_places.hold(job.output, holder=do.holder))
@@ -182,6 +183,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
             "version": model.version,
             "model_digest": model.digest,
             "data": redact(source.data),
+            # ties the predictions to the rows that were scored, wherever these are moved
             "fingerprint": dataset.fingerprint(),
             "data_version": dataset.version,
             "interval": None if job.coverage is None else {"coverage": job.coverage, "by": by},
@@ -281,6 +283,7 @@ def _make_judged_rows(
     """Make a dataset with targets from a table, in a folder that is removed with the stack."""
     card = scoring.model.card
     columns = [source.y] if source.y != "y" else card.get("target_columns") or ["y"]
+    # Rows without a value cannot be judged: they are counted, not refused.
     roles = Roles(columns[0] if len(columns) == 1 else columns, source.sample_weight, on_nan="drop")
     folder = stack.enter_context(TemporaryDirectory(prefix="rff_dist-"))
     staged = locations.parse_location(Path(folder) / "rows")

@@ -157,6 +157,7 @@ def update_from(
       FingerprintMismatchError if the data do not begin with the rows that it was trained on; PlanError if
       memory does not suffice; DataError, with row and column, if a value cannot be used.
     """
+    # Numbers first: a wrong one must not cost a pass.
     gates.check_tolerance(job.tolerance)
     drifts.check_level(job.level)
     if job.backfill is not None and job.backfill < 0:
@@ -168,8 +169,10 @@ def update_from(
         champion = _read_ridge(location.url if version is None else version.url)
         refusals = find_lacking(location)
         asked = fields.values_of(job, "backfill", "window", "half_life")
+        # In a folder the lock is held from here to the publication, so that no other run takes the same rows.
         rows = do("find new rows", new_rows.find_new_rows, champion, dataset, refusals=refusals, **asked)
         dataset, record = rows.read_once(dataset), _describe_rows(job, rows, refusals)
+        # No engine is opened: most nights bring nothing, and starting a cluster takes longer than the look.
         if rows.is_nothing:
             record |= {"decision": "nothing new", "reason": _why_nothing(rows, record)}
             record |= steps.describe_model(location.url, champion, version)
@@ -207,14 +210,17 @@ def update_from(
             }
             forced = job.force or (force_removal and not rows.n_samples)
             reason = gate.reason + ("; it was forced" if forced and not gate.passed else "")
+            # Drift does not decide: it is an alarm for people. Only the errors on held-out rows do.
             decision, current = "published" if gate.passed or forced else "kept", champion
             if job.dry_run:
                 decision = f"would be {decision}"
             elif decision == "kept":
+                # Refused rows are remembered, so that the next night does not judge them again.
                 do.once("publish", keep_champion, location, dataset, rows, reason)
             else:
                 current = challenger.with_card(update=_describe_update(champion, rows, batch, drift, reason))
                 to_publish = (location, version, current, dataset, rows, drift, reason)
+                # `once`, because a publication that seemed to fail may have succeeded.
                 version = do.once("publish", publish_update, *to_publish)
         described = steps.describe_model(location.url, current, version)
         record |= {"decision": decision, "reason": reason, **described}

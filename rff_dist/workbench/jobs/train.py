@@ -68,6 +68,7 @@ def train(job: specs.Train, do: steps.Runner) -> Training:
     output = steps.check_place(job.destination, [] if data.rows.url is None else [data.rows.url])
     check_test(data, test)
     fit.check_data(data.rows)
+    # The longest pass decides whether a cluster is worth starting.
     n_samples = max(data.rows.n_samples, (test or data).rows.n_samples)
     with (
         open_run(output, do.holder) as folder,
@@ -82,12 +83,14 @@ def train(job: specs.Train, do: steps.Runner) -> Training:
         fitted = fit.train(choices, engine=engine, do=do)
         seconds = time.perf_counter() - start
 
+        # Before evaluation and publication, either of which may fail after hours of work.
         do("keep", models.write_model, fitted.model, folder.place(_TRAINED), overwrite=True)
         chosen = {**fits.describe_fit(fitted.trained), "fit_seconds": round(seconds, 3)}
         metrics = None
         if test is not None:
             metrics = do("evaluate", judging.measure_errors, test, fitted.model, engine=engine)
         published = do.once("publish", publish, job, fitted.model, metrics, data=data, folder=folder)
+        # After the publication, so that baselines that fail cost no model.
         comparison = do("compare", judging.compare, fit, fitted, data, test, engine=engine)
     return Training(data, fitted, plan, chosen, published, metrics, comparison)
 

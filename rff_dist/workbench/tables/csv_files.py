@@ -80,6 +80,7 @@ class Dialect:
             str(path),
             arrow_csv.ReadOptions(
                 block_size=self.block_size,
+                # With threads Arrow names no row in its messages; `_ahead` parses in a thread of ours.
                 use_threads=False,
                 skip_rows=self.n_above,
                 column_names=names,
@@ -88,6 +89,7 @@ class Dialect:
             ),
             arrow_csv.ParseOptions(
                 delimiter=self.delimiter,
+                # costs Arrow its fast way of cutting blocks, so only where there are quotes
                 newlines_in_values=self.is_quoted,
                 invalid_row_handler=_skip_comment if self.has_comments else None,
             ),
@@ -128,6 +130,7 @@ def _ahead(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBat
 
     Arrow's own threads (`use_threads`) would do so too, but leave the row out of messages.
     """
+    # One thread: the reader is not safe for several, and batches must keep their order.
     with ThreadPoolExecutor(1, "rff-dist-reader") as parser:
         coming = deque(parser.submit(next, batches, None) for _ in range(_AHEAD))
         while (batch := coming.popleft().result()) is not None:
@@ -157,6 +160,7 @@ def find_dialect(path: Path, reading: Reading) -> Dialect:
     if has_comments:  # the first row may be names that begin with #
         rows = _rows(lines[n_above:], delimiter)
         rows = [*rows[:1], *(row for row in rows[1:] if not row[0].startswith("#"))]
+    # after the comments are gone: their cells would hide that all rows end alike
     has_ends = _has_ends(rows)
     has_header = has_names(rows) if reading.header is None else reading.header
     names = None
@@ -199,6 +203,7 @@ def _find_comments(lines: list[str], rows: list[list[str]], delimiter: str) -> t
 
 def _find_body(lines: list[str], given: str | None) -> tuple[str, int, list[list[str]]]:
     """Return the delimiter, how many lines of a title stand above the names, and the rows below."""
+    # Each written line may be the last of a title: the first cut that leaves a table below it is taken.
     written = [i for i, line in enumerate(lines) if line.strip()]
     for start in [0, *written[1:_MOST_ABOVE]]:
         delimiter = given or _find_delimiter(lines[start:])
@@ -224,6 +229,7 @@ def _has_ends(rows: list[list[str]]) -> bool:
 def _refuse_single_quotes(path: Path, lines: list[str], delimiter: str) -> None:
     cut = re.escape(delimiter)
     quoted = re.compile(rf"(?:^|{cut})'[^']*{cut}[^']*'(?:{cut}|\s*$)")
+    # half of the lines, because apostrophes stand in texts as well
     if sum(bool(quoted.search(line)) for line in lines) > len(lines) / 2:
         raise StorageError(
             f'{path} has text with delimiters in single quotes; expected double quotes, as in "a, b"'
@@ -257,6 +263,7 @@ def has_names(rows: list[list[str]]) -> bool:
 
 def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
     """Return the encoding of a file, and whether it has quotes."""
+    # All of the file: one late byte that is not UTF-8 would fail in the middle of ingest.
     decoder = codecs.getincrementaldecoder("utf-8")()
     n_quotes = n_lines = opened_in = 0  # the last quote is in line `opened_in`
     last = b""  # what stands before it

@@ -129,6 +129,7 @@ def ingest_parts(
         inputs=[locations.parse_location(urls[0])],
         marker=locations.DATASET_FILES,
     )
+    # The rows to train on come last: the recipe is learned from the last part.
     places = [(urls[1], RowSelection(holdout, wanted=True)), (urls[0], RowSelection(holdout, wanted=False))]
     test, train = _ingest(source, places, roles, how, preparing)
     recipe = recipes.recipe_of(train.attributes)
@@ -160,6 +161,7 @@ def find_parts(
         place for place in there if locations.exists(place) and not output_places.is_unfinished(place)
     ]
     parts = [datasets.open_dataset(place.url, y=None) for place in complete]
+    # Other datasets of these names were not made by this function, and are not reused.
     parts = [part for part in parts if PARTS in part.attributes]
     if len(parts) < len(there):
         return parts, False, []
@@ -179,6 +181,7 @@ def _describe_parts(holdout: rows.Holdout, roles: Roles, preparing: Preparing) -
     recipe = {"recipe": None if preparing.recipe is None else preparing.recipe.digest()}
     options = {"holdout": asdict(holdout), "roles": asdict(roles), "recipe": recipe}
     options |= {"encoding": asdict(preparing.encoding), "reading": asdict(preparing.reading)}
+    # There and back, because what it is compared with was read from JSON: tuples are lists there.
     return dict(json.loads(json.dumps(options)))
 
 
@@ -208,6 +211,7 @@ def _ingest(
         try:
             for place, selection in places:
                 location = locations.parse_location(place)
+                # Only what this run has begun may be removed after an error.
                 is_new = not locations.exists(location)
                 attributes: dict[str, Any] = {}
                 if selection is not None:
@@ -245,6 +249,7 @@ def _read_selected(
     """Yield the selected rows, of which there must be some; fill in the attributes after the last batch."""
     journal = Journal()
     selected = batches(journal, selection)
+    # Read before the dataset is begun, so that an empty source leaves nothing behind.
     first = next(selected, None)
     if first is None:
         raise DataError(
@@ -255,6 +260,7 @@ def _read_selected(
         labels = batch[1] if plan.text and isinstance(batch, tuple) else None
         if labels is not None:
             classes.update(labels.tolist())
+            # in each batch, so that a column of names is refused after some rows and not after the last
             learn.check_classes(plan.roles.targets[0], classes)
         yield batch
     if plan.text and (selection is None or not selection.wanted):
@@ -326,6 +332,7 @@ def ingest_more(
         if recipe is not None and preparing.reading == Reading():
             preparing = replace(preparing, reading=recipe.reading)
         known = row_sources.known_sources(dataset.attributes)
+        # under the lock: two runs at once would both find a file new
         opened, skipped = _open_inputs(stack, source, table_files, known, preparing)
         if not opened:
             return Ingested(dataset.n_before, dataset.n_before, (), tuple(skipped), 0)
@@ -334,6 +341,7 @@ def ingest_more(
 
         def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
             is_known = not journal.n_read or journal.digests & row_sources.known_digests(attributes)
+            # A query may find the rows that it found the last time; then nothing is appended.
             return None if opened[0].is_query and is_known else _facts(roles, journal, attributes)
 
         observer, message = how.observer, how.message
@@ -383,6 +391,7 @@ def _open_inputs(
             skipped.append(file.name)
             _log.info("%s holds rows that are there already", file.name)
             continue
+        # so that two files of this call with the same bytes count once as well
         digests.add(identity.sha256)
         table = None if file.kind == ".npz" else files.open_table(path, file.kind, preparing.reading, values)
         opened.append(Input(identity, table, path))

@@ -46,6 +46,7 @@ class Holdout:
 
         `keys`: int, bool or text array of shape (n_rows,). Rows of one key stay together.
         """
+        # 1,000 folds by a hash of the key: a row's part does not depend on which other rows there are.
         cut = folding.GroupFolds(1000, seed=self.seed)
         folds = cut.assign(0, len(keys), n_samples=len(keys), groups=keys)
         return np.asarray(folds < round(1000 * self.share))
@@ -62,6 +63,7 @@ class Holdout:
                 f"{self.by!r} has {len(distinct)} distinct values in {len(values):,} rows, so no row "
                 "is later than another; expected two or more. Hold out rows by another column"
             )
+        # Rows of one value stay together, so the share is met as closely as the values allow.
         n_later = counts[::-1].cumsum()[::-1]
         # The first value would leave no row to train on.
         return float(distinct[1 + np.abs(n_later[1:] - self.share * len(values)).argmin()])
@@ -132,6 +134,7 @@ def read_batches(
 ) -> Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]:
     """Yield batches of rows, the number of their first row among all rows, and which rows are wanted."""
     key = plan.roles.groups or plan.roles.id
+    # Fewer rows at a time of wide tables, so that memory is bounded whatever the number of columns.
     n_rows = max(1, _BATCH_VALUES // max(learn.MOST_COLUMNS, len(plan.features or ())))
     for file in opened:
         assert file.table is not None
@@ -140,6 +143,7 @@ def read_batches(
             journal.n_seen += batch.num_rows
             chosen = None
             if selection is not None and selection.holdout.by is not None:
+                # NaN compares as false, so rows without a value are early ones, as `find_start` says.
                 values = order_values(batch.column(selection.holdout.by))
                 chosen = (values >= plan.test_start) == selection.wanted
             elif selection is not None:
@@ -181,6 +185,7 @@ def find_start(opened: Sequence[Input], types: Mapping[str, pyarrow.DataType], h
     tables = [file.table for file in opened if file.table is not None]
     batches = (batch for table in tables for batch in table.batches(types))
     values = np.concatenate([np.empty(0), *(order_values(batch.column(holdout.by)) for batch in batches)])
+    # An early row cannot leak the future into training; a late one might be tested without reason.
     missing = np.isnan(values)
     if missing.any():
         _log.warning("%d rows have no value in %r and are trained on", missing.sum(), holdout.by)
@@ -210,6 +215,7 @@ def _split_columns(
     first: int | None = None
     for batch, start, chosen in batches:
         first = start if first is None else first
+        # Labels keep their text; numbers become float64, as all targets are stored.
         y = None
         if plan.text and targets:
             y = tables.to_labels(batch.column(targets[0]))
@@ -238,6 +244,7 @@ def check_rows(
         for i, part in enumerate(parts):
             if part is None:
                 continue
+            # One check for X and vectors alike, as columns of one matrix.
             usable = _is_usable(part if part.ndim == 2 else part[:, np.newaxis])
             good &= usable.all(axis=1)
             if plan.roles.on_nan == "error" and not usable.all():
@@ -252,6 +259,7 @@ def check_rows(
         dropped += int(len(good) - good.sum())
         n_read += len(good)
         kept = parts if good.all() else tuple(None if part is None else part[good] for part in parts)
+        # A query has no bytes that could be compared before it runs, so its rows are its digest.
         if file.is_query:  # files have their digest before they are read
             for part in kept:
                 if part is not None:
