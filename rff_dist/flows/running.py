@@ -452,23 +452,20 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
     error = getattr(state.data, "result", state.data)  # Prefect keeps a record of the exception
     kind = [f"Kind of error: {code(errors.kind_of(error))}", ""] if isinstance(error, BaseException) else []
     places = {key: parameters[key] for key in ("model", "output") if isinstance(parameters.get(key), str)}
+    published = [
+        f"- {key}: {code(place)} is published in the last step, whole or not at all."
+        for key, place in places.items()
+    ]
     lines = [
-        f"# {name}: {state.name or state.type.value}",
-        "",
+        f"# {name}: {state.name or state.type.value}\n",
         *(f"> {line}" for line in message.splitlines()),
         "",
         *kind,
-        "## To go on",
-        "",
+        "## To go on\n",
         "Run it again with the same parameters: *Retry* on this page, or "
-        f"`prefect deployment run '{name}/DEPLOYMENT'`. {resume}",
-        "",
-        "## What is left",
-        "",
-        *(
-            f"- {key}: {code(place)} is published in the last step, whole or not at all."
-            for key, place in places.items()
-        ),
+        f"`prefect deployment run '{name}/DEPLOYMENT'`. {resume}\n",
+        "## What is left\n",
+        *published,
     ]
     for place in places.values():
         lines += _describe_leftovers(place)

@@ -193,9 +193,10 @@ def _near_path(message: str, values: Iterable[Any]) -> str:
 
 def write_json(document: Mapping[str, Any]) -> None:
     """Write a document to standard output, with null for NaN and infinity, which JSON does not have."""
-    from pydantic_core import to_jsonable_python
+    from pydantic import ConfigDict, TypeAdapter
 
-    values = to_jsonable_python(document, inf_nan_mode="null", fallback=_plain)
+    adapter = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="null"))
+    values = adapter.dump_python(document, mode="json", fallback=_plain)
     sys.stdout.write(json.dumps(values, allow_nan=False, indent=2) + "\n")
 
 

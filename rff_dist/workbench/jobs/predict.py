@@ -174,8 +174,6 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
         start = time.perf_counter()
         write = _write_file if is_file else _write_group
         written = do("score", write, job, model, dataset, job.output, engine)
-        residuals = getattr(model.model, "held_out", None)
-        by = "the normal distribution" if residuals is None else "cross-validated residuals"
         record = {
             "output": redact(job.output),
             "model": redact(job.model),
@@ -186,11 +184,16 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
             # ties the predictions to the rows that were scored, wherever these are moved
             "fingerprint": dataset.fingerprint(),
             "data_version": dataset.version,
-            "interval": None if job.coverage is None else {"coverage": job.coverage, "by": by},
+            "interval": job.coverage and {"coverage": job.coverage, "by": intervals_by(model.model)},
             **written,
             "seconds": round(time.perf_counter() - start, 3),
         }
         return Predicted(model, record)
+
+
+def intervals_by(model: Any) -> str:
+    """Return in words what a regression's prediction intervals are made from."""
+    return "the normal distribution" if model.held_out is None else "cross-validated residuals"
 
 
 def _write_file(

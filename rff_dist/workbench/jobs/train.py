@@ -58,13 +58,17 @@ class Training:
         return {**self.plan, **self.chosen, **self.published, "metrics": self.metrics, "comparison": compared}
 
 
-def train(job: specs.Train, do: steps.Runner) -> Training:
+type _Rows = tuple[fits.JobData, fits.JobData | None]
+
+
+def train(job: specs.Train, do: steps.Runner, rows: _Rows | None = None) -> Training:
     """Train a model and publish it.
 
+    `rows`: to train on, and to test on; by default those that the job names.
     Raises RFFDistError, before the engine starts, if the options do not suit the data, another run writes to
       the same place, or a model cannot be written there; then as each step.
     """
-    fit, (data, test) = job.fit, open_data(job)
+    fit, (data, test) = job.fit, rows or open_data(job)
     output = steps.check_place(job.destination, [] if data.rows.url is None else [data.rows.url])
     check_test(data, test)
     fit.check_data(data.rows)
@@ -175,7 +179,7 @@ def trained_models(folder: locations.Location) -> list[locations.Location]:
 # -- its steps -------------------------------------------------------------------------------------
 
 
-def open_data(job: specs.Train) -> tuple[fits.JobData, fits.JobData | None]:
+def open_data(job: specs.Train) -> _Rows:
     """Open the data to train on, and test data if there are any, with groups if their rows have them too."""
     group_by = job.folds.groups
     data = _open(job, job.source.data, group_by)

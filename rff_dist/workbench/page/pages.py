@@ -21,7 +21,7 @@ from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_intervals_in_memory
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
-from rff_dist.workbench.jobs import cluster, fits, judging, refresh, specs, train, verdict
+from rff_dist.workbench.jobs import cluster, fits, judging, predict, refresh, specs, train, verdict
 from rff_dist.workbench.page import columns, pictures
 from rff_dist.workbench.results import clusters as results
 from rff_dist.workbench.results import document, html, updates
@@ -386,9 +386,8 @@ def _interval_table(
                     float((upper - lower)[:, target].mean()),
                 )
             )
-    by = "the normal distribution" if model.held_out is None else "cross-validated residuals"
     page.table(
-        f"Prediction intervals, from {by}, on {len(observed):,} test rows",
+        f"Prediction intervals, from {predict.intervals_by(model)}, on {len(observed):,} test rows",
         ("wanted coverage", "measured coverage", f"its {verdict.LEVEL:.0%} interval", "mean width"),
         found,
     )

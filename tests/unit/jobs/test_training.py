@@ -61,22 +61,17 @@ class Job:
     """A training job of rows in memory, in the place of the spec."""
 
     fit: Fit
-    data: JobData
-    test: JobData | None
     destination: Destination
     statistics: bool = True
     reason: str = "fitted"
-
-    def open_data(self):
-        return self.data, self.test
 
 
 def run(dataset, place, fit=None, *, labels=None, test=None, do=None, **destination):
     """Train and publish, plainly or by another runner."""
     fit = fit or Fit(options=RidgeOptions(**{**PLAIN, "alpha": 0.1}))
     test = test if test is None or isinstance(test, JobData) else JobData(test)
-    job = Job(fit, JobData(dataset, labels), test, Destination(model=place, **destination))
-    return training.train(job, do or in_this_process(SerialEngine(1)))
+    job = Job(fit, Destination(model=place, **destination))
+    return training.train(job, do or in_this_process(SerialEngine(1)), (JobData(dataset, labels), test))
 
 
 def watching(before, engine=None, holder="a test"):
