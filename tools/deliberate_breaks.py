@@ -69,7 +69,7 @@ BREAKS = [
         "rff_dist/storage/output_places.py",
         "if any(self._tag(file) != tag for file, tag in self._before.items()):",
         "if any(tag is None and self._tag(file) != tag for file, tag in self._before.items()):",
-        ("tests/unit/storage/test_leases.py",),
+        ("tests/unit/storage/test_output_places.py",),
     ),
     Break(
         "NaN among the inputs is let through",

@@ -198,7 +198,7 @@ def test_unfinished_output_is_taken_for_complete_by_nobody(server):
     create_output(url, Layout(n_samples=30, n_columns=2, dtype="float64", chunk_rows=30, array="X"))
     with refuses(StorageError, "unfinished"):
         open_dataset(url)
-    write_dataset(url, X)  # its writer, which holds no lease, is dead
+    write_dataset(url, X)  # its writer is dead
     np.testing.assert_array_equal(open_dataset(url).read(Block(0, 0, len(X))).X, X)
     with refuses(OutputExistsError, "exists already"):
         write_dataset(url, X)

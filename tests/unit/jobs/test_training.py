@@ -211,7 +211,7 @@ def test_evaluation_agrees_with_numpy(problem, in_memory):
 
 def test_failed_run_leaves_nothing(problem, tmp_path):
     def look():
-        assert len(list(tmp_path.iterdir())) == 3  # the run's folder, its lease and its ledger
+        assert len(list(tmp_path.iterdir())) == 3  # the run's folder, its lock and its ledger
 
     with refuses(RuntimeError, "stop"):
         run(problem, str(tmp_path / "model"), do=stop_at("publish", look))
@@ -286,7 +286,7 @@ def test_test_data_of_other_columns_are_refused_before_any_pass(problem, in_memo
 
 
 def begin_elsewhere(place):
-    """Begin a run in a context that holds no lease; return what it is told."""
+    """Begin a run in a context that holds nothing; return what it is told."""
     told = []
 
     def begin():
