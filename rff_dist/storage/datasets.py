@@ -286,17 +286,14 @@ def dataset_from_arrays(
     return ZarrDataset(**arrays, missing_chunks=missing_chunks, _headers=headers, _labels=labels)
 
 
-def _open(
-    group: groups.StoredGroup, names: ArrayNames, missing_chunks: str, *, is_first: bool = False
-) -> ZarrDataset:
-    """Open a group's arrays; the log tells of unused weights where this `is_first`, not on each worker."""
+def _open(group: groups.StoredGroup, names: ArrayNames, missing: str, is_first: bool = False) -> ZarrDataset:
+    """Open a group's arrays; if it `is_first`, log that weights are not used: once, not on each worker."""
     place = group.place
     name_of = {role: name for role, name in zip(_ROLES, names, strict=True) if name is not None}
-    headers: dict[str, Header] = {}
-    arrays: dict[str, Any] = {}
+    headers, arrays = dict[str, Header](), dict[str, Any]()
     # Text is accepted for y only to tell the user what to do with labels.
     for role, name in name_of.items():
-        found = group.open_array(name, text=role == "y", missing_chunks=missing_chunks)
+        found = group.open_array(name, text=role == "y", missing_chunks=missing)
         if found is not None and found[0].dtype.kind in "UT":
             raise StorageError(
                 f"{group.label(name)} holds labels (text); expected numbers to regress on. Train a "
@@ -309,7 +306,8 @@ def _open(
                 f"{place} has no array {name!r}; it holds {group.array_names()}. "
                 f"Expected {role} there; name it by `{role if role != 'X' else 'x'}`"
             )
-    if is_first and "y" in headers and names[2] is None and group.read_header("sample_weight", text=True):
+    is_unused = is_first and "y" in headers and names[2] is None
+    if is_unused and group.read_header("sample_weight", text=True):
         _log.warning(
             '%s holds sample weights, which are not used; give sample_weight="sample_weight" to use them',
             place,
@@ -323,7 +321,7 @@ def _open(
         attributes=group.attributes,
         feature_names=_names(group.attributes, "feature_names", headers["X"].shape[1], place),
         target_names=_names(group.attributes, "target_names", n_targets, place) if n_targets else None,
-        missing_chunks=missing_chunks,
+        missing_chunks=missing,
         version=group.version,
         _headers=headers,
         _labels=labels,

@@ -286,12 +286,15 @@ class Place:
             if document is not None:
                 store = locations.open_store(self.staged, read_only=False)
                 locations.write_bytes(store, self.file, document(self.generation, None))
+                # Other files of a model stay, such as the list of rows that updates refused.
+                for name in locations.list_names(self.location) if locations.exists(self.location) else ():
+                    if name != self.file and name[0] != "." and locations.holds(self.location, name):
+                        locations.write_bytes(store, name, locations.read_file(self.location, name) or b"")
             _swap(self.staged, self.location, overwrite=self.overwrite)
             _note(self.location, self.file)
             return
-        current, previous = None, None
-        if self.before is not None:
-            current, previous = documents.generations_of(self.file, self.before.content)
+        found = b"{}" if self.before is None else self.before.content
+        current, previous = documents.generations_of(self.file, found)
         content = (document or _pointer)(self.generation, current)
         store = locations.open_store(self.location, read_only=False)
         publish_bytes(self.location, store, self.file, content, expected=self.before)
@@ -458,13 +461,11 @@ class _Watch:
         self._before[file] = self._tag(file)
 
     def _tag(self, file: str) -> documents.Tagged | None:
-        if not file:
-            is_object = self._location.is_remote and "/" in self._location.path  # not a whole bucket
-            return documents.find_object(self._location) if is_object else None
-        if not locations.may_hold(self._location):  # in memory
-            return None
-        store = locations.open_store(self._location, read_only=True)
-        return documents.read_tag(store, file, where=self._location)
+        place = self._location
+        if not file or not locations.may_hold(place):  # the output itself, or nothing in memory
+            is_object = place.is_remote and "/" in place.path  # not a whole bucket
+            return documents.find_object(place) if is_object else None
+        return documents.read_tag(locations.open_store(place, read_only=True), file, where=place)
 
 
 # What this context holds, by URL. A step of a run that holds a place gets it again.

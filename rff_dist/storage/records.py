@@ -77,9 +77,9 @@ def write_record(
     location, file = locations.parse_location(url), locations.RECORD_FILE
 
     def document(generation: str, previous: str | None) -> bytes:
-        facts: dict[str, Any] = {"rff_dist_version": __version__, "kind": kind, "metadata": body}
+        about = {"rff_dist_version": __version__, "kind": kind, "metadata": body, "generation": generation}
         entries = {name: _describe(array) for name, array in values.items()}
-        facts |= {"generation": generation, "previous": previous, "arrays": entries}
+        facts = {**about, "previous": previous, "arrays": entries}
         return documents.sign_document(facts, kind=_KIND, version=FORMAT_VERSION)
 
     output_places.check_output(location, overwrite=overwrite, marker=(file,))

@@ -18,6 +18,7 @@ from rff_dist.errors import (
     UnsafeModelError,
     VersionError,
 )
+from rff_dist.storage import locations
 from rff_dist.storage.records import read_record, write_record
 
 METADATA = {"alpha": 0.1, "kernel": {"name": "matern", "nu": 1.5}, "features": ["a", "b"], "none": None}
@@ -264,6 +265,16 @@ class TestOverwriting:
             arrays_folder(tmp_path / "m").name,
         }
         assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+    @pytest.mark.parametrize("scheme", ["file", "memory"])
+    def test_other_files_in_the_folder_stay(self, tmp_path, scheme):
+        url = str(tmp_path / "m") if scheme == "file" else f"memory://{uuid.uuid4().hex}"
+        write(url)
+        store = locations.open_store(locations.parse_location(url), read_only=False)
+        locations.write_bytes(store, "refused.json", b"rows")
+        write(url, metadata={"i": 1}, overwrite=True)
+        assert locations.read_file(locations.parse_location(url), "refused.json") == b"rows"
+        assert read_record(url).metadata == {"i": 1}
 
     def test_a_folder_that_is_no_model_is_kept(self, tmp_path):
         (tmp_path / "notes.txt").write_text("…")
