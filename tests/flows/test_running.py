@@ -35,15 +35,7 @@ from rff_dist.errors import (
 )
 from rff_dist.flows import running
 from rff_dist.flows.cluster import cluster
-from rff_dist.flows.running import (
-    Limits,
-    describe_stop,
-    form,
-    is_transient,
-    lend_engine,
-    open_engine,
-    step,
-)
+from rff_dist.flows.running import Limits, describe_stop, form, is_transient, lend_engine, open_engine, step
 from rff_dist.flows.train import TrainParameters, train
 from rff_dist.flows.tune import tune
 from rff_dist.storage.output_places import hold
