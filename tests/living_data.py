@@ -99,6 +99,18 @@ def refresh(model, url, **options):
     return updating.update(job, in_this_process(ENGINE)).record
 
 
+def watch_sums(patched, seen):
+    """Return a list to which each sum over ranges of rows is added, as what `seen` makes of its arguments."""
+    summed, original = [], update.sum_ranges
+
+    def counted(dataset, ranges, state, *, engine):
+        summed.append(seen(dataset, ranges, state))
+        return original(dataset, ranges, state, engine=engine)
+
+    patched.setattr(update, "sum_ranges", counted)
+    return summed
+
+
 def batch(seed, n_samples=400, *, n_features=3, bad=False, shift=0.0):
     """Return new rows: like all, with another mean of their second column, or with targets of other rows."""
     rng = np.random.default_rng(seed)

@@ -21,8 +21,7 @@ def feature_map(n_components: int = 12, map_name: str = "pairs") -> FourierFeatu
 
 def accumulation(features: FourierFeatureMap, n_targets: int = 2, **spec) -> Accumulation:
     return Accumulation(
-        features,
-        StatisticsSpec(features.n_components, n_targets, features.digest(), features.scales, **spec),
+        features, StatisticsSpec(features.n_components, n_targets, features.digest(), features.scales, **spec)
     )
 
 

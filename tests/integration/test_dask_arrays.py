@@ -13,10 +13,7 @@ import pytest
 from rff_dist import SerialEngine
 from rff_dist.data.blocks import Block, BlockTask, RowParts, Rows, cut_blocks
 from rff_dist.engines.dask_arrays import DaskArrayDataset
-from rff_dist.errors import (
-    BlockError,
-    DataError,
-)
+from rff_dist.errors import BlockError, DataError
 from rff_dist.statistics.accumulate import add_each
 from tests.dask_processes import scaled
 from tests.engine_contract import FileOutput

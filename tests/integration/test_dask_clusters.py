@@ -204,10 +204,7 @@ def test_a_size_that_is_no_number_of_workers_or_threads_is_refused(name, value):
 
 
 def test_functions_that_cannot_be_pickled_are_refused(embedded, tmp_path):
-    with (
-        (tmp_path / "file").open("w") as file,
-        refuses(InvalidParameterError, "cannot be pickled"),
-    ):
+    with (tmp_path / "file").open("w") as file, refuses(InvalidParameterError, "cannot be pickled"):
         embedded.map_reduce(lambda b, _: file.name, BLOCKS, None, combine=operator.add)
 
 

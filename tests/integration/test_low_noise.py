@@ -59,11 +59,7 @@ def problem():
 
 def fit(problem, precision="auto"):
     model = plain_ridge(
-        Gaussian(6.0),
-        n_components=N_COMPONENTS,
-        precision=precision,
-        standardize=False,
-        random_state=0,
+        Gaussian(6.0), n_components=N_COMPONENTS, precision=precision, standardize=False, random_state=0
     )
     return model.fit(problem.X, problem.y)
 

@@ -82,14 +82,10 @@ def test_evaluate_predict_info_and_cluster_say_what_they_say_on_disk(fitted, ser
         evaluated = document("evaluate", model, data, "--serial")
         document("predict", model, data, f"{place}/predictions", "--serial")
         predicted = predictions_at(f"{place}/predictions")
-        clusters = document(
-            "cluster", data, f"{place}/clusters", "--n-clusters", "3", "--n-components", "32", "--serial"
-        )
-        about = document("info", model)
-        arrays = document("info", data)
-        said.append(
-            (evaluated["targets"], predicted.tolist(), clusters["digest"], about["digest"], arrays["arrays"])
-        )
+        sizes = ("--n-clusters", "3", "--n-components", "32", "--serial")
+        clusters = document("cluster", data, f"{place}/clusters", *sizes)
+        about, arrays = document("info", model)["digest"], document("info", data)["arrays"]
+        said.append((evaluated["targets"], predicted.tolist(), clusters["digest"], about, arrays))
     assert said[0] == said[1]
 
 
@@ -383,14 +379,7 @@ def test_nothing_that_is_shown_logged_or_stored_holds_the_secret_key(fitted, ser
         server.fail(10**6, status=status)
         for arguments in (
             ("info", server.url("cli/model")),
-            (
-                "fit",
-                server.url("cli/data.zarr"),
-                server.url("secret-model"),
-                "--n-components",
-                "8",
-                "--serial",
-            ),
+            ("fit", server.url("cli/data.zarr"), server.url("secret-model"), "--n-components=8", "--serial"),
             ("generate", server.url("secret.zarr"), "--rows", "10", "--n-features", "2"),
         ):
             result = run(*arguments, "--debug", "--json")

@@ -27,11 +27,7 @@ def plain(red, green, blue):
 
 
 def test_panels_are_side_by_side_in_the_order_given(tmp_path):
-    panels = [
-        Panel(plain(1, 0, 0), "a"),
-        Panel(plain(0, 1, 0), "b"),
-        Panel(plain(0, 0, 1), "c", "caption"),
-    ]
+    panels = [Panel(plain(1, 0, 0), "a"), Panel(plain(0, 1, 0), "b"), Panel(plain(0, 0, 1), "c", "caption")]
     image = imread(save_comparison(tmp_path / "new" / "picture.png", panels, "title"))
     middle = image[image.shape[0] // 2, :, :3]
     for colour, third in enumerate(np.array_split(middle, 3)):

@@ -3,11 +3,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import metrics
 
-from rff_dist import Gaussian, RFFClassifier, draw_feature_map
+from rff_dist import Gaussian, draw_feature_map
 from rff_dist.classify.predict import class_names, count_classes, judge_rows
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError
 from rff_dist.fitting.predicting import LinearModel
+from tests.plain import plain_classifier
 from tests.refusals import refuses
 
 
@@ -81,17 +82,10 @@ def test_rows_that_all_weigh_0_have_no_accuracy():
 
 
 @pytest.mark.parametrize(
-    ("labels", "names"),
-    [([0.0, 1.0], ["0", "1"]), (["v1.0", "v2.0"], ["v1.0", "v2.0"])],
+    ("labels", "names"), [([0.0, 1.0], ["0", "1"]), (["v1.0", "v2.0"], ["v1.0", "v2.0"])]
 )
 def test_whole_numbers_are_named_without_a_point_and_text_as_it_is(labels, names):
     X = np.random.default_rng(0).standard_normal((60, 2))
     y = np.array(labels)[(X[:, 0] > 0).astype(int)]
-    options = {
-        "kernel": "gaussian",
-        "length_scale": 1.0,
-        "features": "fourier",
-        "n_components": 16,
-        "alpha": 1.0,
-    }
-    assert class_names(RFFClassifier(**options, random_state=0).fit(X, y).model_) == names
+    model = plain_classifier(length_scale=1.0, n_components=16, alpha=1.0, random_state=0).fit(X, y)
+    assert class_names(model.model_) == names

@@ -196,10 +196,7 @@ def test_leave_one_out_scores_are_those_of_refits_without_each_row(fit_intercept
     codes = codes_of(rng.integers(0, 3, 60), 3)
     weights = rng.uniform(0.2, 3.0, 60) if weighted else np.ones(60)
     dataset = ArrayDataset(X, codes, weights if weighted else None)
-    model, _ = fit_ridge(
-        dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30, alpha=0.2,
-        fit_intercept=fit_intercept, features=features,
-    )  # fmt: skip
+    model = ridge_on(dataset, 0.2, n_components=30, fit_intercept=fit_intercept, features=features)
     predictive = predictive_model(model.linear, model.statistics, alpha=0.2, fit_intercept=fit_intercept)
     got = leave_one_out_scores(Rows(Block(0, 0, 60), X, codes), predictive, weights)
     Z = model.feature_map.transform(X)
@@ -270,10 +267,7 @@ def test_a_class_of_weight_0_counts_for_nothing():
     found = []
     for rows in (slice(None), labels < 2):
         dataset = ArrayDataset(X[rows], codes_of(labels[rows], 3), class_weight[labels[rows]])
-        model = fit_ridge(
-            dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30, alpha=0.1,
-            standardize=False,
-        )[0]  # fmt: skip
+        model = ridge_on(dataset, 0.1, n_components=30, standardize=False)
         found.append(calibrate(dataset, model, class_weight=class_weight, seed=0))
     assert_allclose(found[0].slope, found[1].slope, rtol=1e-6)
     assert_allclose(found[0].intercepts, found[1].intercepts, rtol=1e-6)
@@ -287,10 +281,8 @@ def test_whole_weights_repeat_rows(class_weight):
     for times, rows in ((counts.astype(float), np.arange(300)), (None, np.repeat(np.arange(300), counts))):
         source = ArrayDataset(X[rows], None, times)
         dataset = LabelledDataset(source, as_column(labels[rows]), np.arange(2), class_weight)
-        model = fit_ridge(
-            dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30,
-            alpha=0.1, standardize=False, sample_weight_kind="frequency",
-        )[0]  # fmt: skip
+        options = {"n_components": 30, "standardize": False, "sample_weight_kind": "frequency"}
+        model = ridge_on(dataset, 0.1, **options)
         found.append(calibrate(dataset, model, class_weight=class_weight, seed=0))
     assert_allclose(found[0].slope, found[1].slope, rtol=1e-7)
     assert_allclose(found[0].intercepts, found[1].intercepts, rtol=1e-6)

@@ -19,13 +19,6 @@ def test_a_scheduler_that_does_not_answer_exits_69(folder, tmp_path, monkeypatch
     assert "no scheduler answers at tcp://127.0.0.1:1" in message
 
 
-@pytest.mark.parametrize(("n_workers", "serial"), [(None, True), (1, False)])
-def test_options_win_over_the_scheduler_of_the_environment(monkeypatch, n_workers, serial):
-    monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
-    assert Cluster(n_workers=n_workers, serial=serial).in_environment().scheduler is None
-    assert Cluster().in_environment().scheduler == "tcp://127.0.0.1:1"
-
-
 @pytest.mark.parametrize(
     ("n_workers", "n_threads", "n_cpus", "size"),
     [

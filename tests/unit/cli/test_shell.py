@@ -132,12 +132,7 @@ def write_nan(path):
 
 
 @pytest.mark.parametrize(
-    ("write", "expected"),
-    [
-        (None, "nothing is there"),
-        (write_file, "rff-dist ingest"),
-        (write_nan, "17"),
-    ],
+    ("write", "expected"), [(None, "nothing is there"), (write_file, "rff-dist ingest"), (write_nan, "17")]
 )
 def test_data_that_cannot_be_used_exit_65_and_say_what_was_found(tmp_path, write, expected):
     if write is not None:

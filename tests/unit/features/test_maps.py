@@ -125,11 +125,7 @@ def nudged(array):
     ("name", "draws", "otherwise"),
     [
         ("pairs", "_draw_matrix", lambda one: nudged(one.frequencies)),
-        (
-            "structured pairs",
-            "_draw_blocks",
-            lambda one: replace(one.blocks, radii=nudged(one.blocks.radii)),
-        ),
+        ("structured pairs", "_draw_blocks", lambda one: replace(one.blocks, radii=nudged(one.blocks.radii))),
     ],
 )
 def test_a_process_that_draws_otherwise_is_refused(name, draws, otherwise, monkeypatch):

@@ -142,10 +142,7 @@ class TestStatistics:
         grams = []
         for _ in range(2):
             rows = X[orders.permutation(len(X))]
-            spec = passes.statistics_spec(
-                ArrayDataset(rows, targets(rows)),
-                feature_map,
-            )
+            spec = passes.statistics_spec(ArrayDataset(rows, targets(rows)), feature_map)
             equations = accumulate(
                 ArrayDataset(rows, targets(rows)), feature_map, engine=engine, spec=spec
             ).normal_equations()

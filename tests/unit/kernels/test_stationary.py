@@ -131,9 +131,7 @@ class TestGram:
         assert (abs(gram) <= 1).all()
 
     @pytest.mark.parametrize(
-        "kernel",
-        [Gaussian(), Laplacian(), Matern(), Matern(nu=0.8), RationalQuadratic(shape=2)],
-        ids=str,
+        "kernel", [Gaussian(), Laplacian(), Matern(), Matern(nu=0.8), RationalQuadratic(shape=2)], ids=str
     )
     def test_distances_whose_squares_overflow_give_zero(self, kernel):
         assert kernel([[0.0]], [[1e200], [1.7e308]]).tolist() == [[0.0, 0.0]]

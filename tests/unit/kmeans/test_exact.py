@@ -1,6 +1,7 @@
 """Exact kernel k-means: against all partitions, scikit-learn's KMeans and the formula itself."""
 
 import itertools
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -168,10 +169,8 @@ def test_predictions_of_the_rows_are_their_labels_and_the_nearest_distances():
     X = draw(150, seed=8)
     for options in ({}, {"max_iter": 1, "n_init": 1}):
         model = KernelKMeans(5, random_state=0, **options)
-        if options:
-            with pytest.warns(ConvergenceWarning, match="rows still changed clusters after max_iter=1"):
-                model.fit(X)
-        else:
+        told = pytest.warns(ConvergenceWarning, match="max_iter=1") if options else nullcontext()
+        with told:
             model.fit(X)
         assert_array_equal(model.predict(X), model.labels_)
         distances = model.transform(X)
@@ -220,9 +219,7 @@ def test_a_kernel_that_waits_for_the_range_of_inputs_gets_it():
 
 def test_fewer_distinct_rows_than_clusters_are_told():
     X = np.repeat(draw(3), 5, axis=0)
-    with pytest.warns(
-        ConvergenceWarning, match=r"distinct clusters \(3\) found smaller than n_clusters \(5\)"
-    ):
+    with pytest.warns(ConvergenceWarning, match=r"clusters \(3\) found smaller than n_clusters \(5\)"):
         model = KernelKMeans(5, length_scale=1.0, random_state=0).fit(X)
     assert len(np.unique(model.labels_)) == 3
     assert model.inertia_ == pytest.approx(0, abs=1e-12)

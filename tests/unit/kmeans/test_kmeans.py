@@ -57,14 +57,18 @@ def ours_from(start, X, sample_weight=None, **parameters):
     return model.fit(X, sample_weight=sample_weight)
 
 
+def find(rows, feature_map, n_clusters, *, engine=ENGINE, **options):
+    dataset = ArrayDataset(rows) if isinstance(rows, np.ndarray) else rows
+    return kmeans.find_clusters(
+        dataset, feature_map, LloydOptions(n_clusters=n_clusters, **options), engine=engine
+    )
+
+
 def assert_same_clusters(ours, theirs, X):
     assert_array_equal(ours.labels_, theirs.labels_)
     assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=0, atol=1e-9)
     assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-9)
     assert_array_equal(ours.predict(X), theirs.labels_)
-
-
-# -- scikit-learn's conventions ------------------------------------------------------------------------
 
 
 # -- the solution, against scikit-learn's KMeans on the explicit features ------------------------------
@@ -107,11 +111,9 @@ PROBLEMS = {
     "digits": lambda: (load_digits().data, {"n_components": 512}),
     "no clusters": lambda: (np.random.default_rng(0).standard_normal((2_000, 8)), {}),
     "no clusters, phases": lambda: (np.random.default_rng(1).uniform(size=(2_000, 3)), {"n_components": 129}),
-    "structured": lambda: (
-        np.random.default_rng(2).exponential(size=(1_500, 10)),
-        {"design": "structured", "length_scale": 5.0},
-    ),
+    "structured": lambda: (np.random.default_rng(2).exponential(size=(1_500, 10)), STRUCTURED),
 }
+STRUCTURED = {"design": "structured", "length_scale": 5.0}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -130,19 +132,6 @@ def test_rounded_centres_find_what_lloyds_algorithm_finds_in_float64(problem):
     assert tied[differ].all()
     theirs = theirs_from(Z, Z[:: len(X) // 10][:10], max_iter=300)
     assert last.inertia_ == pytest.approx(theirs.inertia_, rel=5e-4)
-
-
-def test_centres_are_given_in_features_too(blobs):
-    X, _ = blobs
-    by_rows = ours_from(X[:6], X)
-    by_centres = ours_from(by_rows.feature_map_.transform(X[:6]), X)
-    assert_array_equal(by_centres.cluster_centers_, by_rows.cluster_centers_)
-
-
-def test_each_pass_leaves_less_inertia(blobs):
-    inertias = np.array(ours_from(blobs[0][:6], blobs[0]).clusters_.inertias)
-    assert len(inertias) > 3
-    assert (np.diff(inertias) <= 1e-12 * inertias[0]).all()
 
 
 def test_whole_weights_repeat_rows(blobs):
@@ -178,13 +167,9 @@ def test_clusters_have_the_same_bits_for_any_chunks_and_threads(many_rows, init)
     ]
     assert len({blocks_of(dataset)[0].n_samples for dataset in datasets}) == 2
     feature_map = draw_feature_map(Gaussian(4.0), n_features=4, n_components=32, random_state=0)
+    options = {"n_init": 2, "init": init, "max_iter": 6, "seed": 3}
     found = [
-        kmeans.find_clusters(
-            dataset,
-            feature_map,
-            LloydOptions(n_clusters=9, n_init=2, init=init, max_iter=6, seed=3),
-            engine=SerialEngine(n_threads=n_threads),
-        )
+        find(dataset, feature_map, 9, engine=SerialEngine(n_threads), **options)
         for dataset, n_threads in [(datasets[0], 1), (datasets[0], 2), (datasets[1], 3)]
     ]
     assert_same_bits(found[1], found[0])
@@ -196,13 +181,7 @@ def test_clusters_have_the_same_bits_for_any_chunks_and_threads(many_rows, init)
 
 def test_starts_in_one_pass_have_the_bits_of_starts_alone(many_rows):
     feature_map = draw_feature_map(Gaussian(4.0), n_features=4, n_components=32, random_state=0)
-    dataset = ArrayDataset(many_rows)
-    together, alone = (
-        kmeans.find_clusters(
-            dataset, feature_map, LloydOptions(n_clusters=9, n_init=n, tol=1e-3, seed=1), engine=ENGINE
-        )
-        for n in (3, 1)
-    )
+    together, alone = (find(many_rows, feature_map, 9, n_init=n, tol=1e-3, seed=1) for n in (3, 1))
     assert together.start_inertias[0] == alone.inertia
     assert together.inertia == min(together.start_inertias)
 
@@ -216,10 +195,7 @@ def test_k_means_parallel_starts_are_no_worse_than_k_means_plus_plus(many_rows):
     Z = feature_map.transform(X)
     ours, theirs = [], []
     for seed in range(5):
-        found = kmeans.find_clusters(
-            ArrayDataset(X), feature_map, LloydOptions(n_clusters=20, max_iter=1, seed=seed), engine=ENGINE
-        )
-        ours.append(found.inertias[0])
+        ours.append(find(X, feature_map, 20, max_iter=1, seed=seed).inertias[0])
         centres = kmeans_plusplus(Z, 20, random_state=seed)[0]
         theirs.append(np.square(pairwise_distances(Z, centres)).min(axis=1).sum())
     assert np.median(ours) <= np.median(theirs)
@@ -241,9 +217,7 @@ def test_an_empty_cluster_moves_to_the_row_farthest_from_its_own_centre(blobs):
     Z = probe.feature_map_.transform(X)
     nowhere = np.full((2, 64), 100.0)
     start = np.concatenate([Z[:1], nowhere[:1], Z[1:2], nowhere[1:]])
-    found = kmeans.find_clusters(
-        ArrayDataset(X), probe.feature_map_, LloydOptions(n_clusters=4, init=start, max_iter=1), engine=ENGINE
-    )
+    found = find(X, probe.feature_map_, 4, init=start, max_iter=1)
     distances = np.square(Z[:, np.newaxis] - Z[:2]).sum(axis=2)
     farthest = np.argsort(-distances.min(axis=1))[:2]
     assert_allclose(found.centres[[1, 3]], Z[farthest], rtol=0, atol=1e-9)
@@ -252,31 +226,19 @@ def test_an_empty_cluster_moves_to_the_row_farthest_from_its_own_centre(blobs):
     assert (found.weights > 0).all()
 
 
-@pytest.fixture(scope="module")
-def shuffled():
-    return np.random.default_rng(4).normal(size=(100_000, 2)).astype(np.float32)
-
-
-def test_another_chunking_changes_at_most_labels_of_rows_between_centres(shuffled):
+def test_another_chunking_changes_at_most_labels_of_rows_between_centres():
     """With Nyström features, which round; other features give equal sums to the bit."""
-    X = shuffled[:10_000]
+    X = np.random.default_rng(4).normal(size=(10_000, 2)).astype(np.float32)
     datasets = [write_dataset(f"memory://ties-{rows}", X, chunk_rows=rows) for rows in (1_000, 777)]
     sample = np.unique(X[:500], axis=0)
     feature_map = draw_nystrom(Gaussian(1.0), sample, n_components=30, nystrom=Nystrom(), seed=0)
     start = feature_map.transform(X[:6])
-    found = [
-        kmeans.find_clusters(
-            dataset, feature_map, LloydOptions(n_clusters=6, init=start, max_iter=9), engine=ENGINE
-        )
-        for dataset in datasets
-    ]
+    found = [find(dataset, feature_map, 6, init=start, max_iter=9) for dataset in datasets]
     labels = [
         kmeans_labels.label_in_memory(*pair, engine=ENGINE) for pair in zip(datasets, found, strict=True)
     ]
-    distances = np.sort(
-        rows_in_memory(datasets[0], centre_distances, found[0].state, engine=ENGINE, label="distances"),
-        axis=1,
-    )
+    state = found[0].state
+    distances = np.sort(rows_in_memory(datasets[0], centre_distances, state, engine=ENGINE, label=""), axis=1)
     ties = np.square(distances[:, 1]) - np.square(distances[:, 0]) <= np.finfo(np.float32).eps
     changed = labels[0] != labels[1]
     assert not (changed & ~ties).any()
@@ -347,15 +309,15 @@ def test_labels_and_distances_are_written_to_zarr(blobs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("centres", "message"),
+    ("centres", "named"),
     [
-        (np.zeros((3, 5)), r"initial centers \(3, 5\) .* expected \(3, 4\) as rows of inputs, or \(3, 32\)"),
-        (np.zeros((2, 4)), r"initial centers \(2, 4\) does not match the number of clusters 3"),
-        (np.full((3, 4), np.nan), r"`init` contains NaN or infinity"),
+        (np.zeros((3, 5)), ["(3, 5", "(3, 4", "(3, 32"]),
+        (np.zeros((2, 4)), ["(2, 4", "3"]),
+        (np.full((3, 4), np.nan), ["init", "NaN"]),
     ],
 )
-def test_centres_that_do_not_fit_are_refused(blobs, centres, message):
-    with pytest.raises(DataError, match=message):
+def test_centres_that_do_not_fit_are_refused(blobs, centres, named):
+    with refuses(DataError, *named):
         RFFKMeans(3, n_components=32, init=centres).fit(blobs[0])
 
 
@@ -367,9 +329,7 @@ def test_more_centres_than_memory_holds_are_refused_before_the_pass(blobs, monke
 
 def test_fewer_distinct_rows_than_clusters_are_told_of():
     X = np.repeat([[0.0, 0.0], [1.0, 2.0], [3.0, 1.0]], 20, axis=0)
-    with pytest.warns(
-        ConvergenceWarning, match=r"distinct clusters \(3\) found smaller than n_clusters \(5\)"
-    ):
+    with pytest.warns(ConvergenceWarning, match=r"clusters \(3\) found smaller than n_clusters \(5\)"):
         model = RFFKMeans(5, n_components=32, standardize=True, random_state=0).fit(X)
     assert len(np.unique(model.labels_)) == 3
     assert model.inertia_ == pytest.approx(0.0, abs=1e-12)

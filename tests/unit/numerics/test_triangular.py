@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 from scipy.linalg import cholesky, solve_triangular
 
-from rff_dist.numerics.cholesky import (
-    cholesky_in_place,
-    solve_transposed,
-    solve_upper,
-    whiten_in_place,
-)
+from rff_dist.numerics.cholesky import cholesky_in_place, solve_transposed, solve_upper, whiten_in_place
 from rff_dist.numerics.machine import tile_pool
 
 

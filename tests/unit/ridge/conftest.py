@@ -2,8 +2,9 @@
 
 import pytest
 
-from rff_dist import Gaussian, SerialEngine, write_dataset
-from tests.living_data import CHUNK, draw, make_small
+from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
+from rff_dist.ridge.models import write_model
+from tests.living_data import CHUNK, draw, fit, make_small
 from tests.plain import fit_ridge
 from tests.ridge_problems import draw_dataset
 
@@ -29,3 +30,11 @@ def url(tmp_path):
     """Versioned rows, to append to and to correct."""
     write_dataset(tmp_path / "d", *draw(4000, 0), chunk_rows=CHUNK, versioned=True)
     return tmp_path / "d"
+
+
+@pytest.fixture
+def begun(url, tmp_path):
+    """A model of these rows, which is stored in the folder "model" too."""
+    model = fit(open_dataset(url))
+    write_model(model, tmp_path / "model")
+    return model

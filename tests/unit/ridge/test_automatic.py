@@ -387,11 +387,7 @@ def test_one_split_is_enough_to_choose_by(folds):
 
 @pytest.mark.parametrize(
     ("limit", "n_folds", "alpha", "said"),
-    [
-        (6, 5, "cv", ""),
-        (2, 2, "cv", "taking 2"),
-        (1, None, "press", "leave-one-out"),
-    ],
+    [(6, 5, "cv", ""), (2, 2, "cv", "taking 2"), (1, None, "press", "leave-one-out")],
 )
 def test_where_memory_does_not_hold_five_folds_fewer_are_taken(
     limit, n_folds, alpha, said, monkeypatch, caplog

@@ -13,11 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from rff_dist import Gaussian, Laplacian, Matern, RFFRidge, accumulate, load_model, save_model
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import (
-    IntegrityError,
-    InvalidParameterError,
-    StorageError,
-)
+from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.maps import Standardizer
 from rff_dist.fitting.options import Penalty

@@ -6,16 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import LinAlgWarning, svd
 from sklearn.linear_model import Ridge
 
-from rff_dist import (
-    Gaussian,
-    Linear,
-    Matern,
-    Nystrom,
-    RFFRidge,
-    SerialEngine,
-    load_model,
-    save_model,
-)
+from rff_dist import Gaussian, Linear, Matern, Nystrom, RFFRidge, SerialEngine, load_model, save_model
 from rff_dist.data.columns import MemoryColumn
 from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.data.labelled import GroupedDataset

@@ -13,13 +13,7 @@ from rff_dist.data.blocks import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS, block_rows, cu
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import PlanError
 from rff_dist.fitting import plan as planning
-from rff_dist.fitting.plan import (
-    PROCESS_BYTES,
-    Machines,
-    PlannedFit,
-    Sizes,
-    Sums,
-)
+from rff_dist.fitting.plan import PROCESS_BYTES, Machines, PlannedFit, Sizes, Sums
 from rff_dist.numerics.machine import available_memory
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import leave_one_out
@@ -95,8 +89,7 @@ def test_appended_rows_move_no_edge_of_former_blocks(n_samples, n_new, chunk_row
 
 
 @pytest.mark.parametrize(
-    ("n_samples", "chunk_rows", "message"),
-    [(0, 10, ["0 rows", "1"]), (10, 0, ["chunk_rows", "0", "1"])],
+    ("n_samples", "chunk_rows", "message"), [(0, 10, ["0 rows", "1"]), (10, 0, ["chunk_rows", "0", "1"])]
 )
 def test_sizes_below_1_are_refused(n_samples, chunk_rows, message):
     with refuses(PlanError, *message):

@@ -14,11 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from rff_dist import HashFolds, append_dataset, delete_rows, open_dataset, replace_rows, write_dataset
 from rff_dist.data.blocks import Block
-from rff_dist.living import update
 from rff_dist.living.differences import find_differences
 from rff_dist.living.new_rows import find_new_rows
 from rff_dist.living.update import update_model
-from rff_dist.ridge.models import read_model, write_model
+from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.storage.locations import parse_location
@@ -34,6 +33,7 @@ from tests.living_data import (
     fit,
     make_small,
     refresh,
+    watch_sums,
 )
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
@@ -159,17 +159,13 @@ TestManyVersions = pytest.mark.timeout(1800)(pytest.mark.slow(ManyVersions.TestC
 
 @pytest.mark.parametrize("precision", ["standard", "high"])
 def test_only_tiles_with_changed_rows_are_summed_again(url, precision, monkeypatch):
-    model, summed = fit(open_dataset(url), precision=precision), []
+    model = fit(open_dataset(url), precision=precision)
     begun = model.card["data_version"]
     replace_rows(url, [5, 70, 3000], *draw(3, 1))
     delete_rows(url, [3999])
-    original = update.sum_ranges
-
-    def counted(dataset, ranges, state, *, engine):
-        summed.append((dataset.version, state.state.sums, sorted(ranges)))
-        return original(dataset, ranges, state, engine=engine)
-
-    monkeypatch.setattr(update, "sum_ranges", counted)
+    summed = watch_sums(
+        monkeypatch, lambda dataset, ranges, state: (dataset.version, state.state.sums, sorted(ranges))
+    )
     dataset = open_dataset(url)
     found = update_model(model, dataset, engine=ENGINE)
     assert_follows(found, model, dataset)
@@ -234,9 +230,7 @@ def test_a_version_that_has_expired_leaves_the_comparison_by_fingerprints(url):
 
 
 class TestARun:
-    def test_publishes_what_corrections_and_deletions_make(self, url, tmp_path):
-        begun = fit(open_dataset(url))
-        write_model(begun, tmp_path / "model")
+    def test_publishes_what_corrections_and_deletions_make(self, url, tmp_path, begun):
         replace_rows(url, range(40), *draw(40, 1))
         delete_rows(url, [100, 200])
         found = refresh(tmp_path / "model", url)
@@ -245,18 +239,14 @@ class TestARun:
         assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url))
         assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
 
-    def test_that_only_deletes_scores_nothing_and_publishes(self, url, tmp_path):
-        begun = fit(open_dataset(url))
-        write_model(begun, tmp_path / "model")
+    def test_that_only_deletes_scores_nothing_and_publishes(self, url, tmp_path, begun):
         delete_rows(url, [100, 200])
         found = refresh(tmp_path / "model", url)
         assert (found["decision"], found["n_new"], found["n_gone"]) == ("published", 0, 2)
         assert "drift" not in found
         assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url))
 
-    def test_holds_out_rows_that_only_moved(self, url, tmp_path):
-        begun = fit(open_dataset(url))
-        write_model(begun, tmp_path / "model")
+    def test_holds_out_rows_that_only_moved(self, url, tmp_path, begun):
         delete_rows(url, [0], keep_order=True)
         append_dataset(url, *draw(300, 1))
         found = refresh(tmp_path / "model", url)
@@ -264,33 +254,24 @@ class TestARun:
         assert found["held_out"]["held_out"] == "the newest 799 rows that the champion holds"
         assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url))
 
-    def test_keeps_the_champion_of_corrections_that_are_bad(self, url, tmp_path):
-        write_model(fit(open_dataset(url)), tmp_path / "model")
-        before = read_model(tmp_path / "model").digest()
-        X, y = draw(1500, 1)
-        version = open_dataset(url).version
-        replace_rows(url, range(1500), X, 20 * y[::-1])
-        assert refresh(tmp_path / "model", url)["decision"] == "kept"
-        assert read_model(tmp_path / "model").digest() == before
-        roll_back(parse_location(url), version)
-        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
-
-    def test_remembers_refused_corrections_until_the_model_follows_the_data(self, url, tmp_path):
-        write_model(fit(open_dataset(url)), tmp_path / "model")
+    def test_keeps_the_champion_of_bad_corrections_and_remembers_them(self, url, tmp_path, begun):
         X, y = draw(1500, 1)
         version = open_dataset(url).version
         replace_rows(url, range(1500), X, 20 * y[::-1])
         found = refresh(tmp_path / "model", url)
+        assert found["decision"] == "kept"
+        assert read_model(tmp_path / "model").digest() == begun.digest()
         [refusal] = find_lacking(parse_location(tmp_path / "model"))
         assert (refusal.start, refusal.stop, refusal.n_changed) == (0, 1500, 1500)
         assert (refusal.reason, refusal.data_version) == (found["reason"], open_dataset(url).version)
         roll_back(parse_location(url), version)
+        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
         append_dataset(url, *draw(300, 2))
         assert refresh(tmp_path / "model", url)["decision"] == "published"
         assert find_lacking(parse_location(tmp_path / "model")) == []
 
+    @pytest.mark.usefixtures("begun")
     def test_keeps_refused_rows_out_when_other_rows_are_corrected(self, url, tmp_path):
-        write_model(fit(open_dataset(url)), tmp_path / "model")
         X, y = draw(1000, 1)
         append_dataset(url, X, 20 * y[::-1])
         assert refresh(tmp_path / "model", url)["decision"] == "kept"

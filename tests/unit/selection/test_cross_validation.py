@@ -474,10 +474,6 @@ def test_memory_is_three_matrices_a_thread():
     # thread, where a matrix takes 32 MiB and statistics 20 MiB, and 222 MiB on two
     for n_threads, measured in ((1, 125), (2, 222)):
         said = cross_validation_bytes(
-            2048,
-            n_targets=1,
-            n_alphas=30,
-            n_threads=n_threads,
-            statistics_bytes=8 * TileLayout(2048).size,
+            2048, n_targets=1, n_alphas=30, n_threads=n_threads, statistics_bytes=8 * TileLayout(2048).size
         )
         assert measured < said / 2**20 < 1.2 * measured

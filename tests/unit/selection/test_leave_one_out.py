@@ -36,11 +36,7 @@ def problem(n_samples=60, *, n_targets=3, weights=None, seed=0):
 def features_of(dataset, kind, n_components=40):
     if kind == "nystrom":
         return draw_nystrom(
-            Gaussian(1.0),
-            dataset.X.astype(np.float32),
-            n_components=n_components,
-            nystrom=Nystrom(),
-            seed=0,
+            Gaussian(1.0), dataset.X.astype(np.float32), n_components=n_components, nystrom=Nystrom(), seed=0
         )
     return draw_feature_map(Gaussian(1.0), n_features=2, n_components=n_components, random_state=0)
 

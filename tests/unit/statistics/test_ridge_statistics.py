@@ -20,14 +20,7 @@ from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.specs import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec, trace_of
 from tests.refusals import refuses
-from tests.small_statistics import (
-    LIMB_ROWS,
-    N_FEATURES,
-    accumulation,
-    by_hand,
-    feature_map,
-    random_rows,
-)
+from tests.small_statistics import LIMB_ROWS, N_FEATURES, accumulation, by_hand, feature_map, random_rows
 from tests.strategies import row_sets
 
 EXACT = 1e-12  # the statistics round features' products once; NumPy's Z'Z rounds about as much
@@ -288,23 +281,22 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "field"),
         [
-            ({"n_components": 14}, "n_components: 12 and 14"),
-            ({"n_targets": 3}, "n_targets: 2 and 3"),
-            ({"feature_digest": "other"}, "feature_digest"),
-            ({"scales": ((12, 0.5),)}, "scales"),
-            ({"weight_exponent": 3}, "weight_exponent: 0 and 3"),
-            ({"fraction_bits": 49}, "fraction_bits: 39 and 49"),
-            ({"frequency_weights": True}, "frequency_weights: False and True"),
-            ({"target_offset": (1.0, 2.0)}, r"target_offset: \(\) and \(1.0, 2.0\)"),
-            ({"one_dimensional": True}, "one_dimensional: False and True"),
+            ({"n_components": 14}, ["n_components", 12, 14]),
+            ({"n_targets": 3}, ["n_targets", 2, 3]),
+            ({"feature_digest": "other"}, ["feature_digest"]),
+            ({"scales": ((12, 0.5),)}, ["scales"]),
+            ({"weight_exponent": 3}, ["weight_exponent", 0, 3]),
+            ({"fraction_bits": 49}, ["fraction_bits", 39, 49]),
+            ({"frequency_weights": True}, ["frequency_weights", False, True]),
+            ({"target_offset": (1.0, 2.0)}, ["target_offset", "(1.0, 2.0"]),
+            ({"one_dimensional": True}, ["one_dimensional", False, True]),
         ],
-        ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
     )
     def test_statistics_of_different_things_are_refused_by_field(self, change, field):
         spec = accumulation(feature_map()).spec
         left, right = RidgeStatistics.empty(spec), RidgeStatistics.empty(replace(spec, **change))
         for combine in (RidgeStatistics.__add__, RidgeStatistics.__sub__):
-            with pytest.raises(StatisticsError, match=field) as refusal:
+            with refuses(StatisticsError, *field) as refusal:
                 combine(left, right)
             assert str(refusal.value).count(" and ") <= 1 + 1  # no field that is equal, and the advice
         assert left != right
@@ -329,14 +321,6 @@ class TestCompleteness:
     def state(self) -> Accumulation:
         return accumulation(feature_map(514))
 
-    def test_complete_statistics_pass(self, state):
-        accumulate_rows(random_rows(300), state).check_complete(300, state.feature_map)
-
-    def test_weighted_statistics_pass(self, state):
-        state = replace(state, spec=replace(state.spec, weight_exponent=2))
-        rows = random_rows(300, weights=True)
-        accumulate_rows(rows, state).check_complete(300, state.feature_map)
-
     def test_a_gram_that_lacks_a_row_which_was_counted_is_found(self, state):
         whole = accumulate_rows(random_rows(300), state)
         damaged = replace(whole, low=accumulate_rows(random_rows(299), state).low)
@@ -353,33 +337,24 @@ class TestCompleteness:
 
 
 class TestNormalEquations:
+    @pytest.mark.parametrize("fit_intercept", [True, False])
+    @pytest.mark.parametrize("offset", [(), (3.0, -4.0)])
     @pytest.mark.parametrize("weights", [False, True], ids=["plain", "weighted"])
     @pytest.mark.parametrize("n_components", [12, SEVERAL_TILES])
-    def test_they_are_numpys_centred_products(self, n_components, weights):
+    def test_they_are_numpys_centred_or_plain_products(self, n_components, weights, offset, fit_intercept):
         features, rows = feature_map(n_components), random_rows(400, weights=weights)
-        equations = accumulate_rows(rows, accumulation(features, weight_exponent=2)).normal_equations()
+        statistics = accumulate_rows(rows, accumulation(features, weight_exponent=2, target_offset=offset))
+        equations = statistics.normal_equations(fit_intercept=fit_intercept)
         Z, y = features.transform(rows.X), rows.y
         w = np.ones(400) if rows.sample_weight is None else rows.sample_weight
-        z_mean, y_mean = np.average(Z, axis=0, weights=w), np.average(y, axis=0, weights=w)
+        z_mean, y_mean = (fit_intercept * np.average(one, axis=0, weights=w) for one in (Z, y))
         Z, y = Z - z_mean, y - y_mean
         assert_close(equations.gram, Z.T @ (Z * w[:, None]))
         assert_close(equations.moments, Z.T @ (y * w[:, None]))
         assert_close(equations.total_sum_of_squares, (y**2 * w[:, None]).sum(axis=0))
         assert_close(equations.feature_means, z_mean)
         assert_close(equations.target_means, y_mean)
-        assert (equations.n_samples, equations.fit_intercept) == (400, True)
-
-    def test_without_an_intercept_they_are_the_plain_products(self):
-        features, rows = feature_map(), random_rows(400)
-        state = accumulation(features, target_offset=(3.0, -4.0))
-        equations = accumulate_rows(rows, state).normal_equations(fit_intercept=False)
-        Z = features.transform(rows.X)
-        assert_close(equations.gram, Z.T @ Z)
-        assert_close(equations.moments, Z.T @ rows.y)
-        assert_close(equations.total_sum_of_squares, (rows.y**2).sum(axis=0))
-        assert not equations.feature_means.any()
-        assert not equations.target_means.any()
-        assert not equations.fit_intercept
+        assert (equations.n_samples, equations.fit_intercept) == (400, fit_intercept)
 
     @pytest.mark.parametrize("fit_intercept", [True, False])
     @pytest.mark.parametrize("n_components", [12, SEVERAL_TILES])
@@ -397,19 +372,6 @@ class TestNormalEquations:
             assert_close(getattr(left, name), getattr(others, name))
         assert (left.n_samples, left.fit_intercept) == (250, fit_intercept)
         assert left.sum_of_weights == pytest.approx(others.sum_of_weights)
-
-    @pytest.mark.parametrize("fit_intercept", [True, False])
-    def test_the_target_offset_changes_nothing_but_rounding(self, fit_intercept):
-        rows = random_rows(300)
-        plain, offset = (
-            accumulate_rows(rows, accumulation(feature_map(), target_offset=offset)).normal_equations(
-                fit_intercept=fit_intercept
-            )
-            for offset in ((), (50.0, -20.0))
-        )
-        np.testing.assert_array_equal(plain.gram, offset.gram)
-        for name in ("moments", "total_sum_of_squares", "target_means", "feature_means"):
-            np.testing.assert_allclose(getattr(offset, name), getattr(plain, name), rtol=1e-9, atol=1e-9)
 
     def test_targets_with_a_mean_of_1e9_keep_their_residual(self):
         rows = random_rows(500)
@@ -447,13 +409,9 @@ class TestObservations:
         state = accumulation(feature_map(), weight_exponent=2, frequency_weights=frequency_weights)
         weighted = replace(random_rows(40), sample_weight=np.arange(40.0) % 4)
         counts = weighted.sample_weight > 0
-        alone = replace(
-            weighted, block=Block(0, 0, int(counts.sum())), X=weighted.X[counts], y=weighted.y[counts],
-            sample_weight=weighted.sample_weight[counts],
-        )  # fmt: skip
-        whole, part = accumulate_rows(weighted, state), accumulate_rows(alone, state)
-        assert (whole.n_samples, part.n_samples) == (40, 30)
-        assert whole.n_observations == part.n_observations == (60 if frequency_weights else 30)
+        whole, alone = accumulate_rows(weighted, state), accumulate_rows(part(weighted, counts), state)
+        assert (whole.n_samples, alone.n_samples) == (40, 30)
+        assert whole.n_observations == alone.n_observations == (60 if frequency_weights else 30)
 
     def test_observations_add_up_and_are_forgotten_exactly(self):
         state = accumulation(feature_map(), weight_exponent=2)

@@ -247,10 +247,7 @@ CASES = {
         "Prices in 2024\n\n" + text(x=X, z=X),
         Read({"x": X, "z": X}, ("lines above the names .* skipped: 2",)),
     ),
-    "single quotes": (
-        text(a=[f"'{each}, too'" for each in FEW], x=X),
-        Refused("single quotes"),
-    ),
+    "single quotes": (text(a=[f"'{each}, too'" for each in FEW], x=X), Refused("single quotes")),
     # dates
     "ISO dates": (dated("%Y-%m-%d"), Read(DATE, options=ELAPSED)),
     "29.02.2024": (dated("%d.%m.%Y"), Read(DATE, options=ELAPSED)),
@@ -307,10 +304,7 @@ CASES = {
     ),
     "12 %": (text(x=[f"{x} %" for x in X]), Read({"x": X}, ("in %: 'x'",))),
     "12 m²": (text(x=[f"{x} m²" for x in X]), Read({"x": X}, ("in m²: 'x'",))),
-    "(12.5)": (
-        text(x=[f"({-x})" if x < 0 else x for x in X]),
-        Read({"x": X}, ("read as numbers: 'x'",)),
-    ),
+    "(12.5)": (text(x=[f"({-x})" if x < 0 else x for x in X]), Read({"x": X}, ("read as numbers: 'x'",))),
     # later rows
     "integers, then 1.5 late": (late("1.5"), Read(["i", "x"])),
     '"unknown" late': (late("unknown"), Refused(r"column #1: Row #200002: .*'unknown'")),

@@ -126,9 +126,8 @@ class TestMissingValues:
         marks = ("area: missing", "when: missing") if is_marked else ()
         assert set(dataset.feature_names) == {"area", "when: year", *marks}
         recipe = Recipe.from_dict(dataset.attributes["recipe"])
-        new = recipe.encode(
-            pa.record_batch({"area": [None, 1.0], "when": pa.array([None, 0], pa.timestamp("us"))})
-        )
+        when = pa.array([None, 0], pa.timestamp("us"))
+        new = recipe.encode(pa.record_batch({"area": [None, 1.0], "when": when}))
         assert np.isfinite(new).all()
         if is_marked:
             at = [recipe.names.index(mark) for mark in marks]
@@ -217,17 +216,17 @@ class TestRecipes:
         assert test.attributes["recipe"] == train.attributes["recipe"]
 
     @pytest.mark.parametrize(
-        ("share", "n_rows", "message"),
+        ("share", "n_rows", "named"),
         [
-            (0.001, 1, "no row is held out"),
-            (0.999, 1, "no row is left"),
-            (0.001, 3000, "row 3000, column 'x'"),  # of those to train on
+            (0.001, 1, ["no row is held out"]),
+            (0.999, 1, ["no row is left"]),
+            (0.001, 3000, ["row 3000", "'x'"]),  # of those to train on
         ],
     )
-    def test_are_both_there_or_neither(self, tmp_path, share, n_rows, message):
+    def test_are_both_there_or_neither(self, tmp_path, share, n_rows, named):
         lines = ["x,y", *("1,2" for _ in range(min(n_rows, 2999))), *([",2"] if n_rows > 1 else [])]
         (tmp_path / "t.csv").write_text("\n".join(lines))
-        with pytest.raises(DataError, match=message):
+        with refuses(DataError, *named):
             ingest_parts(tmp_path / "t.csv", (tmp_path / "d", tmp_path / "e"), share, target="y")
         assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
@@ -277,8 +276,8 @@ class TestRecipes:
         train, test = ingest_parts(path, urls, 0.01, by="when", **given)
         assert (train.n_samples, test.n_samples) == (8, 2)
         assert "3 rows have no value in 'when' and are trained on" in caplog.text
-        for by, message in (("town", "'town' holds text"), ("x", "1 distinct values in 10 rows")):
-            with pytest.raises(DataError, match=message):
+        for by, said in (("town", "'town' holds text"), ("x", "1 distinct values in 10 rows")):
+            with refuses(DataError, said):
                 ingest_parts(path, (tmp_path / "f", tmp_path / "g"), 0.2, by=by, **given)
         with refuses(InvalidParameterError, "holdout_by", "'wen'", "'when'"):
             ingest_parts(path, (tmp_path / "f", tmp_path / "g"), 0.2, by="wen", **given)
