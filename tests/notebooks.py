@@ -85,7 +85,8 @@ class NotebookContract:
         first = next(cell for cell in stored.cells if cell.cell_type == "code")
         assert any("image/png" in output.get("data", {}) for output in first.outputs)
         code = "\n".join(cell.source for cell in stored.cells if cell.cell_type == "code")
-        assert "rcParams" not in code
+        assert "from drawing import" in first.source  # the style of all notebooks, and its colours
+        assert re.findall(r"rcParams|style\.use|[\"']#[0-9a-f]{6}", code) == []
         imported = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
         ours = [node for node in imported if str(node.module).startswith("rff_dist")]
         assert {node.module for node in ours} == {"rff_dist"}
