@@ -90,6 +90,7 @@ def _rolled_back(registered: versions.RegisteredModel, current: versions.Version
     """Return the rows that versions made from the current one had added, before they were rolled back."""
     refusals: list[Refusal] = []
     family = {current.number}
+    # In ascending order, so a parent is met before its children and one pass finds all descendants.
     for version in registered.left_versions():
         if version.parent not in family:
             continue
@@ -135,6 +136,7 @@ def update(job: specs.Update, do: steps.Runner) -> Updated:
     """
     names = job.source.names()
     dataset = datasets.open_dataset(job.source.data, **names)
+    # `version` is one of the training data; test data are another dataset, read as it is now.
     test = None if job.test is None else datasets.open_dataset(job.test, **names | {"version": None})
     return update_from(job, dataset, do, test=test)
 
@@ -176,6 +178,7 @@ def update_from(
         with (
             do.open_engine(dataset.n_samples) as engine,
             # Published inside: the kept sums go when the model is there, not before.
+            # A dry run writes nothing, so it keeps no sums either.
             nullcontext() if job.dry_run else steps.resumable(engine, location),
         ):
             batch = drift = None
@@ -204,6 +207,7 @@ def update_from(
             record["solution"] = _describe_solution(champion, challenger)
             gate = do("gate", gates.judge, challenger, held_out, tolerance=job.tolerance, engine=engine)
             record["gate"] = _describe_gate(gate)
+            # Rows that must be forgotten go even if the model gets worse, but new rows are judged as ever.
             forced = job.force or (force_removal and not rows.n_samples)
             reason = gate.reason + ("; it was forced" if forced and not gate.passed else "")
             decision, current = "published" if gate.passed or forced else "kept", champion
