@@ -135,6 +135,7 @@ def fit_trees(
     while True:
         boosted.fit(X, y, sample_weight=weights)
         taken, n_trees = time.perf_counter() - start, int(boosted.n_iter_)
+        # Each tree takes about as long, so those so far tell how many more there is time for.
         affordable = int((budget - taken) / (taken / n_trees))
         ended = n_trees < boosted.max_iter or (not by_themselves and n_trees >= USUAL_TREES)
         if ended or affordable < 1:

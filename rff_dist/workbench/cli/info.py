@@ -30,6 +30,7 @@ def info(
 
     try:
         stored = records.read_record(path)
+    # These are StorageErrors too, but of a model that is there: a dataset need not be looked for.
     except (IntegrityError, UnsafeModelError, VersionError):
         raise
     except StorageError:

@@ -69,6 +69,7 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
     named = fields.values_of(job, "target", "weight", "groups", "id")
     roles = Roles(drop=job.drop or (), on_nan="drop", **named)
     preparing = ingest.preparing_of(job.encoding_of)
+    # First, so that a misspelt name is reported at once: `find_parts` may digest every byte of the files.
     ingest_module.check_roles(job.sources, roles, preparing)
     holdout = rows.Holdout(job.holdout, job.seed, job.holdout_by)
     there, same, differing = ingest_module.find_parts(job.sources, urls, holdout, roles, preparing)

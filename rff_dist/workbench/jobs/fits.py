@@ -66,6 +66,7 @@ def _open(source: SupervisedSource, url: str, group_by: str | None, classify: bo
     `classify`: whether `y` holds labels.
     Raises DataError if there are no targets.
     """
+    # `version` is one of the source's own data; other data are read as they are now.
     names = source.names() if url == source.data else source.names() | {"version": None}
     dataset = datasets.open_dataset(url, **(names | {"y": None} if classify else names))
     if dataset.n_targets < 1 and not classify:

@@ -188,6 +188,7 @@ def _test_rows(test: fits.JobData, model: models.RidgeModel, most: int = MOST_RO
     indices = samples.sample_indices(dataset, np.random.Generator(np.random.Philox(SEED)), n_rows)
     X, y, weights = dataset.take(indices)
     assert y is not None  # they were evaluated
+    # Rows of weight 0 have no part in any mean, but the intervals would count them.
     counted = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
     return JudgedRows(
         "test",
@@ -205,6 +206,7 @@ def _fold_rows(data: fits.JobData, model: models.RidgeModel, folds: held_out.Fol
     n_rows = _n_rows(max(dataset.n_features, len(folds.linear.intercept)))
     sample = samples.sample_folds(dataset, folds.folds, n_rows=n_rows)
     split = held_out.split_of_folds(sample.fold_of_row, folds)
+    # No split leaves out rows of −1: length scales were tuned on them, or they are the earliest of all.
     counted = np.flatnonzero(split >= 0)
     base = folds.folds.base if isinstance(folds.folds, folding.HeldInFolds) else folds.folds
     return JudgedRows(
@@ -288,6 +290,7 @@ def _linear(
         features="fourier",
         map="phases",
         n_components=n_features,
+        # The same folds, so that both models predict a row without having seen it.
         cv=fit.options.cv if rows.folds is None else rows.folds.folds,
         solver="direct",
         **fields.values_of(fit.options, "sample_weight_kind", "fit_intercept", "seed"),
@@ -299,6 +302,7 @@ def _linear(
             if fit.loss is None or rows.by == "test":
                 linear = peer.run(data, engine=engine)
                 return {verdict.LINEAR: _predictions(rows, linear.model, linear.folds)}, ()
+            # Without sums of its loss each fold takes a fit of its own, which is for few rows, all at hand.
             if rows.folds is None or len(rows.X) < rows.n_available:
                 return {}, ("It was not compared with a linear model, which takes rows for a test.",)
             return {verdict.LINEAR: _refitted(peer, rows, model)}, ()
@@ -312,6 +316,7 @@ def _refitted(peer: fits.Fit, rows: JudgedRows, model: models.RidgeModel) -> ver
     Its logistic loss has no sums from which folds could be subtracted. `rows` are all rows, and few.
     """
     assert rows.split is not None
+    # A class with no row outside a fold keeps the probability 0, whose loss is bounded in `verdict`.
     codes, n_classes = predict.class_of(rows.y), len(predict.read_classes(model))
     values, logs = np.empty(len(codes), np.int64), np.full((len(codes), n_classes), -np.inf)
     alpha: Any = None

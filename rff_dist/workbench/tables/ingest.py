@@ -126,6 +126,7 @@ def ingest_parts(
         inputs=[locations.parse_location(urls[0])],
         marker=locations.DATASET_FILES,
     )
+    # In this order, since the recipe is learned from the last part: that must be the rows to train on.
     places = [(urls[1], RowSelection(holdout, wanted=True)), (urls[0], RowSelection(holdout, wanted=False))]
     test, train = _ingest(source, places, roles, how, preparing)
     recipe = recipes.recipe_of(train.attributes)
@@ -206,6 +207,8 @@ def _ingest(
             for place, selection in places:
                 location = locations.parse_location(place)
                 is_new = not locations.exists(location)
+                # Empty when `write_batches` gets it: `_read_selected` fills it after the last batch, before
+                # it is stored.
                 attributes: dict[str, Any] = {}
                 if selection is not None:
                     attributes[PARTS] = _describe_parts(selection.holdout, roles, preparing)
@@ -331,6 +334,7 @@ def ingest_more(
 
         def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
             is_known = not journal.n_read or journal.digests & appending.known_digests(attributes)
+            # A query has its digest after its last row, so rows that are known already are dropped here.
             return None if opened[0].is_query and is_known else _facts(roles, journal, attributes)
 
         observer, message = how.observer, how.message
@@ -459,6 +463,7 @@ def _read(
         notes=notes,
         notations=notations,
     )
+    # Planned a second time: the first plan only says how to read, X's dtype follows from what was learned.
     learned, start = replace(learned, recipe=named), plan.test_start
     plan = table_roles.plan_columns(schema, roles, learned, tables[0].name)
     plan = replace(plan, types={**order, **plan.types}, test_start=start)

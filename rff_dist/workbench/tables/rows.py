@@ -46,6 +46,7 @@ class Holdout:
 
         `keys`: int, bool or text array of shape (n_rows,). Rows of one key stay together.
         """
+        # By a hash of each key alone: a row stays on its side of the cut whatever rows come later.
         cut = folding.GroupFolds(1000, seed=self.seed)
         folds = cut.assign(0, len(keys), n_samples=len(keys), groups=keys)
         return np.asarray(folds < round(1000 * self.share))
@@ -261,6 +262,7 @@ def check_rows(
         _log.warning("%s: %d of %d rows dropped for missing or infinite values", file.name, dropped, n_read)
     source = file.source
     if file.is_query:
+        # With the dropped rows: the query's next OFFSET counts all rows of its result.
         source = appending.Source(source.name, digest.hexdigest(), {"n_read": n_read})
     journal.entries.append(source.to_dict(n_read - dropped))
     journal.n_read += n_read
