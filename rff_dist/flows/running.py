@@ -112,6 +112,7 @@ def key(what: str, parameters: Mapping[str, Any] | None = None) -> str:
     `parameters`: of the run; by default of the run that calls this.
     """
     place = _place_of(this_run.parameters if parameters is None else parameters)
+    # Prefect takes lowercase letters, digits and dashes only.
     return "-".join(["rff", what, *re.findall("[a-z0-9]+", place.lower())])
 
 
@@ -248,9 +249,12 @@ def is_transient(error: BaseException) -> bool:
     """Return whether an error may be gone a minute later: a cluster without workers, a store out of reach."""
     if isinstance(error, errors.ClusterLostError | errors.ClusterUnavailableError):
         return True
+    # A StorageError itself may come from a network, so its causes decide. Its subclasses do not: what exists,
+    # is damaged or belongs to another run is the same a minute later.
     if isinstance(error, errors.RFFDistError) and type(error) is not errors.StorageError:
         return False  # a decision: data, parameters, something that exists already
     causes: list[BaseException] = [error]
+    # The bound ends chains that lead back to themselves.
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 20:
         causes.append(cause)
     return any(_is_of_the_network(cause) for cause in causes if not isinstance(cause, errors.RFFDistError))
@@ -335,6 +339,7 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol
     """
     cluster, limits = parameters.to(Cluster), parameters.to(Limits)
     with ExitStack() as stack:
+        # The first context, so that waiting for a cluster counts too.
         stack.enter_context(_time_limit(limits.timeout_minutes))
         if logs.log_format() == "json":
             stack.enter_context(logs.json_lines())

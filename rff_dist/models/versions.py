@@ -158,6 +158,7 @@ class RegisteredModel:
         # The numbers of killed publishers count too: something may be left in their folders.
         first = self._last_number() + 1
         for number in range(first, first + _ATTEMPTS):
+            # Of publishers that want the same number one gets it; the others go on to the next.
             taken = (errors.OutputExistsError, errors.OutputBusyError, errors.ConflictError)
             with suppress(*taken):
                 write(records.version_place(self.location, number).url)
@@ -166,6 +167,7 @@ class RegisteredModel:
             raise errors.ConflictError(
                 f"others keep publishing versions of {self.location}; stop them and try again"
             )
+        # Before the pointer moves: a record without lineage is no version, and could not become current.
         version = self._add_lineage(number, facts, reason)
         logger.info("published version %d of %s", number, self.location)
         if promote:
@@ -225,6 +227,7 @@ class RegisteredModel:
             now = before or records.Pointer(number, (), "", "")
             if number in now.removing:
                 raise errors.NoSuchVersionError(f"version {number} of {self.location} is being removed")
+            # Promoting the current version again must not make it its own predecessor: a rollback would stay.
             previous = now.previous if now.number == number else (*now.previous, now.number)
             with suppress(errors.ConflictError), _writing(self.location):
                 records.swap_pointer(self.location, now.moved(number, previous, reason), expected=tagged)
@@ -248,6 +251,8 @@ class RegisteredModel:
         why = f"rolled back from version {before.number}" if reason is None else reason
         # a version that was rolled back from stays known as published, though `previous` no longer names it
         left = tuple(sorted({*before.left, before.number}))
+        # `previous` is cut at the version gone back to: a second rollback goes further, not to and fro.
+        # A conflict is not tried again, unlike in `promote`: the caller meant the version that was current.
         for i, number in reversed([*enumerate(before.previous)]):
             # Versions that were removed since are skipped.
             if number not in before.removing and (version := self._read_version(number)) is not None:
@@ -279,6 +284,8 @@ class RegisteredModel:
         """
         if keep < 1:
             raise errors.InvalidParameterError(f"`keep` is {keep}; expected at least 1, the newest version")
+        # Marked in the pointer first: a version that is promoted just before its removal would be current
+        # and gone.
         marked, removed = self._mark_old(keep)
         for number in marked:
             # The document goes first: without it a half-removed folder is not a version.
@@ -303,6 +310,7 @@ class RegisteredModel:
             kept = {now.number, *now.previous[-1:]}
             candidates = [version for version in self.versions()[:-keep] if version.number not in kept]
             # A young version that was never current may be about to be promoted.
+            # Replaced, not extended: `_swap` calls this again after each conflict.
             old[:] = [
                 version.number
                 for version in candidates

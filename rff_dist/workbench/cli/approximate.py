@@ -189,6 +189,7 @@ def theory_of(
     gram: Any = {"n_points": errors.n_samples, "gram_norm": errors.gram_norm}
     laws: dict[str, Any] = {
         "mean": (
+            # The variance of a mean of independent terms falls as 1/D.
             lambda n_components: math.sqrt(variance / n_components),
             # an even number, for pairs of cosines and sines
             lambda error: 2 * max(1, math.ceil(variance / error**2 / 2)),

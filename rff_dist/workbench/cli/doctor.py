@@ -161,6 +161,7 @@ def check_ports() -> Iterator[Finding]:
         return
     reachable: dict[str, None] = {}
     for port in listening:
+        # Without a number the process is another user's, and its command line cannot be read.
         if port.pid is None or is_loopback(port.laddr.ip):
             continue
         try:
@@ -195,6 +196,7 @@ def check_tls(cluster: Cluster) -> Iterator[Finding]:
     if (left := ends - time.time()) < EXPIRES_SOON:
         expiry = "has expired" if left < 0 else f"expires in {left / 86_400:.0f} days"
         yield Finding("TLS", "fail" if left < 0 else "warn", f"{cluster.tls.cert} {expiry}", "make a new one")
+    # 0o077: any right of the group or of others.
     elif os.name == "posix" and Path(cluster.tls.key).stat().st_mode & 0o077:
         yield Finding.of("TLS", f"others can read the key {cluster.tls.key}", f"chmod 600 {cluster.tls.key}")
     else:
@@ -273,6 +275,7 @@ def _check_chunks(header: Header) -> Finding:
     size = row * min(chunks[0], shape[0])
     write = f"write with chunk_rows={max(1, round(8 * 2**20 / max(1, row)))}"
     harm, todo = "", ""
+    # A row then lies in several chunks, each of which takes a read of its own.
     if chunks[1:] != shape[1:]:
         harm, todo = "; rows are split over chunks", f"{write}, all columns in one"
     elif size < MIN_CHUNK and row * shape[0] > MAX_CHUNK:

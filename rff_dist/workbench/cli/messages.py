@@ -27,6 +27,7 @@ from rff_dist.typing import PathLike
 from rff_dist.workbench.cli import settings
 
 FAILED, USAGE = 1, 2
+# From sysexits.h: 65 unusable data, 69 no service, 73 no output, 75 try again.
 # The first that matches counts, so subclasses stand before their bases.
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.InvalidParameterError, USAGE),
@@ -38,6 +39,7 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.ClusterError, 69),
     (errors.MissingDependencyError, 69),
 )
+# Shells report a process that a signal ended as 128 + the signal: 15 for SIGTERM, 2 for Ctrl-C.
 CANNOT_WRITE, BUSY, TERMINATED = 73, 75, 143
 INTERRUPTED = 130
 

@@ -124,6 +124,7 @@ def _machines(cluster: Cluster) -> Machines:
         n_workers=n_workers,
         n_threads=n_threads,
         separate_client=not cluster.serial,
+        # Workers that start here share this machine's memory.
         memory_limit=memory or (here if cluster.serial else here // n_workers),
         client_memory_limit=memory or here,
     )

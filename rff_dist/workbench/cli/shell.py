@@ -168,6 +168,7 @@ def command(
         panels = dict.fromkeys([help.ARGUMENTS, *(help.panel_of(one) for one in made.options)])
         groups = {panel: Group(panel, sort_key=i) for i, panel in enumerate(panels)}
         keywords = [_parameter(one, groups[help.panel_of(one)]) for one in made.options]
+        # A signature has positional parameters first; the sort is stable, so the others keep their order.
         keywords.sort(key=lambda parameter: parameter.kind)
 
         def parsed(*_: Any, **__: Any) -> int:
@@ -244,6 +245,7 @@ ALONE = (*GROUPS, "generate", "info", "export", "plan", "approximate", "doctor",
 
 def run(words: Sequence[str]) -> int:
     """Run a command with the words after the program's name, and return its exit code."""
+    # Looked for by hand, since reading the words may be what fails, and that is reported as JSON too.
     as_json = "--json" in words
     try:
         settings.log_format.set(logs.log_format())
@@ -297,6 +299,7 @@ def _signals() -> Iterator[None]:
         if first and now - first[0] < AGAIN_AFTER:
             return
         if first:
+            # By the system's own handler, so that the parent process sees which signal ended this one.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         first.append(now)

@@ -91,15 +91,18 @@ def measure_rates(dataset: Dataset, n_components: int, *, engine: Engine) -> Rat
     n_workers = max(1, engine.n_workers)
     first_pass = _timed(_pass(engine, n_workers, 0))
     sampling = _Sampling(dataset, n_components, dataset.n_samples // n_workers, engine.n_threads)
+    # Each worker reads other rows: rows that another has just read may come from memory.
     places = np.linspace(0, dataset.n_samples, n_workers, endpoint=False).astype(int).tolist()
     blocks = [Block(i, place, min(place + READ_ROWS, dataset.n_samples)) for i, place in enumerate(places)]
     samples = engine.map_reduce(_sample, blocks, sampling, label="measure")
     feature, product = _split([sample.rows for sample in samples])
     begin, many = (_least(_pass(engine, n_blocks, 0)) for n_blocks in (1, EMPTY_BLOCKS))
+    # About as large as a partial: half of Z'Z in integers of 8 bytes, and Z'y.
     n_bytes = min(MEASURED_BYTES, 4 * n_components**2 + 8 * n_components)
     small, large = (_least(_pass(engine, n_workers, size)) for size in (8, n_bytes))
     # Partials move up a tree of workers, and the last one to the client.
     moves = (n_workers - 1).bit_length() + (not engine.in_process)
+    # The difference from tiny partials leaves out what a pass takes however large they are.
     merge = max(0.0, large - small) / (max(1, moves) * n_bytes)
     fit, entry, first_fit = _beside(dataset, n_components, begin=begin, merge=merge, engine=engine)
     return Rates(
@@ -135,6 +138,7 @@ def _beside(
         taken = min(takes[-REPEATS:])
         # A fit has two passes; the second merges half of Z'Z in integers of 8 bytes: 4·D² bytes.
         points.append((width**2, max(0.0, taken - 2 * begin - merge * 4 * width**2)))
+    # Two widths give the line fit + entry · D².
     (many, slow), (less, fast) = points
     entry = max(0.0, slow - fast) / (many - less) if many > less else 0.0
     return max(0.0, slow - entry * many), entry, takes[0] - min(takes[:REPEATS])
@@ -187,7 +191,9 @@ def _split(samples: list[tuple[tuple[int, float], ...]]) -> tuple[float, float]:
     )
     if wide == narrow:
         return 0.0, slow / wide**2
+    # A row takes feature · D + product · D². Divided by D that is a line, and two widths give its slope.
     product = (slow / wide - fast / narrow) / (wide - narrow)
+    # Noise of the timing may tilt the line: neither part may become negative.
     product = min(max(product, 0.0), slow / wide**2)
     return slow / wide - product * wide, product
 
@@ -252,8 +258,10 @@ def predict(plan: Plan, rates: Rates, *, solve: float = 0.0) -> FitTimes:
     # Where Z'Z is summed in parts, each further pass makes all features again.
     again = (plan.n_parts - 1) * rates.feature * plan.n_components
     work = share * (rates.row(plan.n_components) + again)
+    # Reading, working and scheduling overlap, so the slowest of the three decides.
     rows = max(work, plan.n_parts * share * rates.read, plan.n_parts * scheduler)
     rows += min(plan.rows_per_block, share) * rates.read  # of the first block, before there is work
+    # Levels of a binary tree of workers, and the move to the client.
     moves = (min(plan.n_workers, plan.n_blocks) - 1).bit_length() + 1
     statistics = plan.n_parts * rates.begin + rows + moves * rates.merge * plan.statistics_bytes
     ideal = plan.n_samples * rates.row(plan.n_components) / plan.n_workers

@@ -78,6 +78,7 @@ def forget(job: specs.Forget, do: steps.Runner) -> Summary:
     require_versions(location)
     do("look", check_models, job.models, location)
     gone = do.once("delete", delete, job, location)
+    # Before versions expire: an update subtracts the rows as the earlier version holds them.
     updates = [take_out(url, location, do) for url in job.models]
     before = datetime.now(UTC) - timedelta(days=job.days)
     expired = do("expire", repositories.expire, location, before, tags=job.tags)
@@ -125,6 +126,7 @@ def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
                 "the table again with `id`"
             )
         rows = read_rows_to_change(job.rows, dataset, ID if job.id else None)
+        # Read before they are deleted, to be looked for among the centres of models at the end.
         X = datasets.open_dataset(location.url, y=None, version=before).take(rows).X
         data_id = name_of(dataset.attributes)
         sources = row_sources.known_sources(dataset.attributes)

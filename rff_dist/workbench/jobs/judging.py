@@ -160,6 +160,7 @@ def _fold_rows(
     n_rows = _n_rows(max(dataset.n_features, len(folds.linear.intercept)))
     sample = samples.sample_folds(dataset, folds.folds, n_rows=n_rows)
     split = held_out.split_of_folds(sample.fold_of_row, folds)
+    # No split leaves out rows of −1: length scales were tuned on them, or they are the earliest of all.
     counted = np.flatnonzero(split >= 0)
     base = folds.folds.base if isinstance(folds.folds, folding.HeldInFolds) else folds.folds
     return verdict.JudgedRows(
@@ -248,6 +249,7 @@ def _linear(
         features="fourier",
         map="phases",
         n_components=n_features,
+        # The same folds, so that both models predict a row without having seen it.
         cv=fit.options.cv if rows.folds is None else rows.folds.folds,
         solver="direct",
         **fields.values_of(fit.options, "sample_weight_kind", "fit_intercept", "seed"),
@@ -259,6 +261,7 @@ def _linear(
             if fit.loss is None or rows.by == "test":
                 linear = peer.run(data, engine=engine)
                 return {verdict.LINEAR: _predictions(rows, linear.model, linear.folds)}, ()
+            # Without sums of its loss each fold takes a fit of its own, which is for few rows, all at hand.
             if rows.folds is None or len(rows.X) < rows.n_available:
                 return {}, ("It was not compared with a linear model, which takes rows for a test.",)
             return {verdict.LINEAR: _refitted(peer, rows, model)}, ()
@@ -272,6 +275,7 @@ def _refitted(peer: fits.Fit, rows: verdict.JudgedRows, model: models.RidgeModel
     Its logistic loss has no sums from which folds could be subtracted. `rows` are all rows, and few.
     """
     assert rows.split is not None
+    # A class with no row outside a fold keeps the probability 0, whose loss is bounded in `verdict`.
     codes, n_classes = predict.class_of(rows.y), len(predict.read_classes(model))
     values, logs = np.empty(len(codes), np.int64), np.full((len(codes), n_classes), -np.inf)
     alpha: Any = None

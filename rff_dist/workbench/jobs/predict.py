@@ -97,6 +97,7 @@ def check_recipes(dataset: datasets.ZarrDataset, scoring: ScoringModel) -> None:
     Raises DataError if the recipes differ.
     """
     recipe, trained = recipes.recipe_of(dataset.attributes), recipes.recipe_of(scoring.model.card)
+    # Columns of the same names may hold other numbers, which no check of names or shapes would notice.
     if recipe is not None and trained is not None and recipe.digest() != trained.digest():
         raise DataError(
             f"{redact(dataset.url or '')} was ingested by another recipe than the data that "
@@ -164,6 +165,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
         if tables.is_table(url):
             staged = locations.hidden_beside(output, "rows")
             card, observer = model.model.card, do.observer
+            # An unusable row is an error, not dropped as in `evaluate`: each row must get its prediction.
             rows = tables.table_rows(source, card, model=job.model, staged=staged, observer=observer)
             url, names = stack.enter_context(rows), {}
         dataset = open_rows(url, model, names)

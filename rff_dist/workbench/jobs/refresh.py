@@ -91,6 +91,7 @@ def _rolled_back(registered: versions.RegisteredModel, current: versions.Version
     """Return the rows that versions made from the current one had added, before they were rolled back."""
     refusals: list[Refusal] = []
     family = {current.number}
+    # In ascending order, so a parent is met before its children and one pass finds all descendants.
     for version in registered.left_versions():
         if version.parent not in family:
             continue
@@ -136,6 +137,7 @@ def update(job: specs.Update, do: steps.Runner) -> Updated:
     """
     names = job.source.names()
     dataset = datasets.open_dataset(job.source.data, **names)
+    # `version` is one of the training data; test data are another dataset, read as it is now.
     test = None if job.test is None else datasets.open_dataset(job.test, **names | {"version": None})
     return update_from(job, dataset, do, test=test)
 
@@ -180,6 +182,7 @@ def update_from(
         with (
             do.open_engine(dataset.n_samples) as engine,
             # Published inside: the kept sums go when the model is there, not before.
+            # A dry run writes nothing, so it keeps no sums either.
             nullcontext() if job.dry_run else steps.resumable(engine, location),
         ):
             batch = drift = None

@@ -81,6 +81,7 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
                 f"what it has done is kept in {redact(place.url)}{size}: the same job goes on from there"
             )
         raise
+    # Only now is the result published: with the sums gone, a run that died before would begin from nothing.
     ledger.drop()
 
 

@@ -117,6 +117,7 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
     writer: Any = None
     with ExitStack() as stack, locations.store_errors(f"{location} cannot be written"):
         # An object store takes whole files only; a local file is renamed when it is whole.
+        # Next to the output, since no rename from another file system is done in one step.
         folder = path.parent if location.is_local else Path(stack.enter_context(TemporaryDirectory()))
         partial = folder / f".{path.name}.partial-{uuid.uuid4().hex[:12]}"
         try:

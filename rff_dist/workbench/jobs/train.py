@@ -136,9 +136,11 @@ def _remove_leftovers(output: locations.Location) -> None:
     """Remove the folders of killed runs; in a folder none is alive, since this run has the lock."""
     folders = locations.beside(output, "run-")
     if not output.is_local:
+        # No lock holds an object store: a young folder may belong to a run that is at work.
         folders = [folder for folder in folders if locations.is_given_up(folder)]
     published = _published(output) if folders else set()
     for folder in folders:
+        # A run may have been killed after it published, before it removed its folder.
         trained = [model for model in trained_models(folder) if _digest(model) not in published]
         if trained:
             logger.warning(

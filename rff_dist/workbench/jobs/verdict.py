@@ -173,6 +173,7 @@ class Comparison(JudgedRows):
             mean, lower, upper = paired_interval(saved, self.weights, self.groups, self._inflation)
             if self.measure == "accuracy":
                 exact = exact_interval(saved)
+                # The wider of the two: few rows differ, for which Student's interval is too narrow.
                 lower, upper = min(lower, exact[0]), max(upper, exact[1])
             relation = "better" if lower > 0 else "worse" if upper < 0 else "same"
             differences[name] = Difference(mean, lower, upper, relation)
@@ -190,8 +191,10 @@ class Comparison(JudgedRows):
             else:
                 values = np.array(paired_interval(losses, self.weights, self.groups, self._inflation))
             if self.measure == "rmse":
+                # The lower end of a mean square's interval may lie below 0.
                 values = np.sqrt(np.maximum(values, 0.0))
             elif self.measure != "log_loss":
+                # One minus a loss turns the interval around, so its ends change places.
                 values = np.minimum(1.0 - values[[0, 2, 1]], 1.0)
             found[name] = (float(values[0]), float(values[1]), float(values[2]))
         return found
@@ -265,6 +268,7 @@ class Comparison(JudgedRows):
         """Return each row's loss; None if unknown. Errors of several targets are over their variances."""
         if self.classes is None:
             variance = self._target_variance
+            # By each target's variance: otherwise the target with the largest numbers would decide alone.
             unit = np.where(variance > 0, variance, 1.0) if self.y.shape[1] > 1 else 1.0
             return np.asarray((np.square(self.y - one.values) / unit).mean(axis=1))
         if measure == "accuracy":
@@ -348,6 +352,7 @@ def paired_interval(
     n = len(parts)
     if n < 2:
         return mean, -np.inf, np.inf
+    # Of single rows that weigh the same it is s/√n; of groups, the cluster-robust error of Cameron & Miller.
     error = np.sqrt(inflation * n / (n - 1) * np.square(parts).sum()) / weights.sum()
     half = float(scipy.special.stdtrit(n - 1, 0.5 + LEVEL / 2) * error)
     return mean, mean - half, mean + half
@@ -364,6 +369,7 @@ def exact_interval(differences: FloatArray) -> tuple[float, float]:
     """
     more, less = int((differences > 0).sum()), int((differences < 0).sum())
     n = more + less
+    # Of the n rows that differ, `more` is binomial: its share p, as 2p − 1, times n over all rows.
     low, high = share_interval(more, n)
     return (2 * low - 1) * n / len(differences), (2 * high - 1) * n / len(differences)
 

@@ -153,6 +153,7 @@ def _measures(model: models.RidgeModel, sample: PageSample) -> tuple[_Predict, L
         truth = class_of(sample.y)
 
         def log_losses(seen: FloatArray, rows: NDArray[np.intp]) -> FloatArray:
+            # A probability that underflows to 0 must not make the mean infinite.
             return np.asarray(-np.log(np.maximum(seen[np.arange(len(rows)), truth[rows]], 1e-300)))
 
         return (
@@ -207,6 +208,7 @@ def permutation_importance(
     Returns the rises and their standard errors, two float64 arrays of shape (n_entries,).
     """
     rng, plain = np.random.Generator(np.random.Philox(seed)), losses.each(predict(X), rows)
+    # Drawn before threads start, whose order must not decide which column gets which.
     orders = [rng.permutation(len(X)) for _ in columns]
 
     def growth(members: Sequence[int], order: NDArray[np.intp]) -> tuple[float, float]:
@@ -356,6 +358,7 @@ class TableColumn:
         """Return what a row of X had in this column of the table; "" for a missing level."""
         values = np.asarray(row, np.float64)[list(self.members)]
         if self.levels:
+            # The first of two levels has no column: it is there where the other is not.
             marks = np.append(1.0 - values.sum(), values)[-len(self.levels) :]
             return self.levels[int(marks.argmax())] if marks.max() > 0 else ""
         if self.is_date:
@@ -373,6 +376,7 @@ class TableColumn:
         values = X[:, self.members[0]]
         places = np.unique(values)
         if len(places) > 2:
+            # By quantiles, so that places lie where rows are; outliers at the ends would stretch the axis.
             places = np.unique(np.quantile(values, np.linspace(0.02, 0.98, most)))
             return self.members[:1], places[:, np.newaxis], ()
         return self.members[:1], places[:, np.newaxis], [value_words(float(place)) for place in places]

@@ -357,6 +357,7 @@ def _interval_table(
     targets: Sequence[str],
 ) -> None:
     """Add a table of the coverage of prediction intervals on test rows."""
+    # Without held-out residuals intervals take a Cholesky factor of the Gram, of D³/3 operations.
     if model.held_out is None and (
         model.statistics is None or model.feature_map.n_components > judging.MAX_FACTOR
     ):
@@ -434,6 +435,7 @@ def _confusion_section(page: document.Document, comparison: verdict.Comparison, 
 def _draw_roc(page: document.Document, positive: NDArray[np.bool_], scores: NDArray[Any], name: str) -> None:
     """Draw the ROC curve of two classes, with the area under it."""
     thresholds = np.unique(scores)[::-1]
+    # How many scores lie below each threshold; the others, ties included, are called positive.
     found = [np.searchsorted(np.sort(scores[part]), thresholds) for part in (positive, ~positive)]
     true, false = (
         np.append(0.0, 1.0 - at / n) for at, n in zip(found, (positive.sum(), (~positive).sum()), strict=True)

@@ -128,6 +128,7 @@ def save_error_curve(
         bars = np.abs(np.stack([values - measure.low, measure.high - values]))
         style: dict[str, Any] = {"color": colour, "marker": "o", "ms": 4.5, "lw": 1.8, "capsize": 3}
         handles.append(axes.errorbar(D, values, yerr=bars, label=measure.label, **style))
+        # Errors of independent frequencies fall as 1/√D; those of other designs may fall faster.
         axes.plot(D, values[-1] * np.sqrt(D[-1] / D), color=colour, lw=1.0, ls=":", alpha=0.8)
         if measure.bound is not None:
             handles += axes.plot(D, measure.bound, color=colour, lw=1.3, ls="--", label=measure.bound_label)
@@ -483,6 +484,8 @@ def view_clusters(
     Z -= middle
     n_kept = min(2, len(X))
     with machine.using_threads(1):
+        # (n_rows, n_rows): it has the eigenvalues of Z'Z, which is (D, D) and often larger; its eigenvectors
+        # times the roots of the eigenvalues are the scores.
         gram = Z @ Z.T
         total = float(np.trace(gram))
         values, vectors = scipy.linalg.eigh(gram, subset_by_index=(len(X) - n_kept, len(X) - 1))
@@ -491,7 +494,9 @@ def view_clusters(
         vectors *= np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[np.newaxis], 0))
         scores, centres = np.zeros((len(X), 2)), np.zeros((clusters.n_clusters, 2))
         scores[:, :n_kept] = vectors * np.sqrt(values)
+        # Below that a direction is rounding, and dividing by its root would throw the centres far away.
         above = values > 1e-12 * max(total, math.ulp(0.0))
+        # Directions of length 1 in the features, shape (D, n_kept), onto which the centres are projected.
         axes = Z.T @ vectors[:, above] / np.sqrt(values[above])
         centres[:, :n_kept][:, above] = (clusters.centres - middle) @ axes
     shares = [float(value) / total if total > 0 else 0.0 for value in values]

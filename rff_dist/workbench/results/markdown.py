@@ -40,4 +40,5 @@ def _cell(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Escape a text, so that nothing in it is taken for Markdown or HTML."""
+    # Names of columns, levels and paths come from users: one could break a table, or bring in markup.
     return re.sub(r"([\\`*_{}\[\]<>#|$~])", r"\\\1", text.replace("&", "&amp;"))

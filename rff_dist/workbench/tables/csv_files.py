@@ -19,6 +19,7 @@ from rff_dist.recipes import notations, tables
 from rff_dist.recipes.reading import Reading
 
 _SAMPLE_BYTES, _PIECE = 2**16, 2**20
+# At most so many bytes are sampled for two line ends: a file without any must not fill the memory.
 _LONGEST_LINE = 2**26
 _MOST_ABOVE = 10  # lines of a title
 #: Batches that are parsed while others are encoded and written: a chunk takes as long as a few of them.
@@ -271,6 +272,7 @@ def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
         piece = stream.read(_PIECE)
         if encoding is None and piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             encoding = "utf-16"
+        # In UTF-16 every other byte of English text is 0.
         if encoding is None and max(piece[::2].count(0), piece[1::2].count(0)) > len(piece) / 4:
             raise StorageError(
                 f"{path} seems to be UTF-16 without a byte order mark; give `encoding`, utf-16-le or -be"
@@ -286,6 +288,7 @@ def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
                 except UnicodeDecodeError:
                     encoding = "cp1252"
             piece = stream.read(_PIECE)
+    # An odd quote may stand for inches: only one that begins a cell opens a text.
     if n_quotes % 2 and last in (b"", b",", b";", b"\t", b"|", b"\n") and n_lines > opened_in:
         raise StorageError(
             f"{path}: the quote that begins in line {opened_in} never ends; expected another one"
@@ -297,6 +300,7 @@ def _first_lines(path: Path) -> tuple[bytes, bool]:
     """Return the beginning of a file, at least two lines, and whether that is the whole file."""
     with pyarrow.input_stream(str(path), compression="detect") as stream:
         sample = stream.read(_SAMPLE_BYTES)
+        # Three line ends: names, a row to tell types by, and a last line that may be cut.
         while sample.count(b"\n") < 3 and len(sample) < _LONGEST_LINE:
             more = stream.read(len(sample) or 1)
             if not more:

@@ -331,6 +331,7 @@ def partition_values(partitions: Sequence[Mapping[str, str | None]]) -> list[dic
     columns = {}
     for name in {name for texts in partitions for name in texts}:
         columns[name] = pyarrow.array([texts.get(name) for texts in partitions], pyarrow.string())
+        # The values of all files at once, so that a column has one type in all of them.
         for kind in (pyarrow.int64(), pyarrow.float64(), pyarrow.date32()):
             with suppress(pyarrow.ArrowException):
                 columns[name] = compute.cast(columns[name], kind)

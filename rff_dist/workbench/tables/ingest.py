@@ -213,6 +213,8 @@ def _ingest(
                 location = locations.parse_location(place)
                 # Only what this run has begun may be removed after an error.
                 is_new = not locations.exists(location)
+                # Empty when `write_batches` gets it: `_read_selected` fills it after the last batch, before
+                # it is stored.
                 attributes: dict[str, Any] = {}
                 if selection is not None:
                     attributes[PARTS] = _describe_parts(selection.holdout, roles, preparing)
@@ -475,6 +477,7 @@ def _read(
         notes=notes,
         notations=notations,
     )
+    # Planned a second time: the first plan only says how to read, X's dtype follows from what was learned.
     learned, start = replace(learned, recipe=named), plan.test_start
     plan = table_roles.plan_columns(schema, roles, learned, tables[0].name)
     plan = replace(plan, types={**order, **plan.types}, test_start=start)

@@ -402,6 +402,7 @@ class _Levels:
             levels = sorted(count_of)
             means, rest = self._means(levels, outputs, np.arange(_FOLDS.n_folds))
             return recipes.TargetMeans(name, levels, outputs.names, means.tolist(), rest.tolist(), fill)
+        # Ties go by name, so that the order of the rows does not decide which levels get a column.
         kept = sorted(count_of, key=lambda level: (-count_of[level], level))[:MOST_COLUMNS]
         if fill != recipes.MISSING:  # missing text is then refused, or becomes another level
             kept = [level for level in kept if level != recipes.MISSING or not self.n_missing]
