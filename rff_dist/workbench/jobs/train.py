@@ -58,10 +58,10 @@ class Training:
         return {**self.plan, **self.chosen, **self.published, "metrics": self.metrics, "comparison": compared}
 
 
-type _Rows = tuple[fits.JobData, fits.JobData | None]
+type _Opened = tuple[fits.JobData, fits.JobData | None]
 
 
-def train(job: specs.Train, do: steps.Runner, rows: _Rows | None = None) -> Training:
+def train(job: specs.Train, do: steps.Runner, rows: _Opened | None = None) -> Training:
     """Train a model and publish it.
 
     `rows`: to train on, and to test on; by default those that the job names.
@@ -181,7 +181,7 @@ def trained_models(folder: locations.Location) -> list[locations.Location]:
 # -- its steps -------------------------------------------------------------------------------------
 
 
-def open_data(job: specs.Train) -> _Rows:
+def open_data(job: specs.Train) -> _Opened:
     """Open the data to train on, and test data if there are any, with groups if their rows have them too."""
     group_by = job.folds.groups
     data = _open(job, job.source.data, group_by)
