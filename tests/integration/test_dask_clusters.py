@@ -36,7 +36,7 @@ from rff_dist.errors import (
 from rff_dist.storage.datasets import dataset_from_arrays
 from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
 from tests.engine_contract import BLOCKS, Counting, unit_blocks
-from tests.refusals import refuses
+from tests.refusals import each, for_each_refusal, once, refuses
 
 pytestmark = pytest.mark.distributed
 
@@ -117,15 +117,6 @@ def test_no_scheduler_is_an_error_that_names_the_address(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "address",
-    ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://cluster.example:8786", "ws://[2001:db8::1]:80"],
-)
-def test_a_scheduler_beyond_this_machine_needs_tls(address):
-    with refuses(ClusterError, "TLS"):
-        DaskEngine(address)
-
-
-@pytest.mark.parametrize(
     ("address", "insecure"),
     [
         ("tcp://127.0.0.1:1", False),
@@ -162,45 +153,33 @@ def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch)
         DaskEngine("127.0.0.1")
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http://127.0.0.1:8786",
-        "tcp://127.0.0.1:port",
-        "127.0.0.1:",
-        "tcp://",
-        "127.0.0.1:0",
-        "127.0.0.1:65536",
-    ],
+BEYOND = ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://cluster.example:8786", "ws://[2001:db8::1]:80"]
+NO_ADDRESS = [
+    "http://127.0.0.1:8786",
+    "tcp://127.0.0.1:port",
+    "127.0.0.1:",
+    "tcp://",
+    "127.0.0.1:0",
+    "127.0.0.1:65536",
+]
+NO_SIZE = [0, -1, 2.5, "2", True]
+
+
+@for_each_refusal(
+    each(DaskEngine, BEYOND, "TLS", error=ClusterError),
+    each(DaskEngine, NO_ADDRESS, "no address"),
+    each(DaskEngine, ["tls://127.0.0.1:9"], "security", error=ClusterError),
+    once(lambda: DaskEngine("127.0.0.1:1", n_workers=2), "n_workers", "embedded cluster"),
+    once(lambda: DaskEngine("127.0.0.1:1", client=object()), "both given"),
+    *(
+        once(lambda size={name: value}: DaskEngine(**size), f"`{name}` is {value!r}", "[1, inf")
+        for name in ("n_workers", "threads_per_worker")
+        for value in NO_SIZE
+    ),
 )
-def test_what_is_no_address_is_refused(address):
-    with refuses(InvalidParameterError, "no address"):
-        DaskEngine(address)
-
-
-def test_tls_without_certificates_is_refused():
-    with refuses(ClusterError, "security"):
-        DaskEngine("tls://127.0.0.1:9")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"scheduler": "127.0.0.1:1", "n_workers": 2}, "`n_workers` size an embedded cluster"),
-        ({"scheduler": "127.0.0.1:1", "client": object()}, "both given"),
-    ],
-)
-def test_parameters_that_exclude_each_other_are_refused(arguments, message):
-    with pytest.raises(InvalidParameterError, match=message):
-        DaskEngine(**arguments)
-
-
-@pytest.mark.parametrize("name", ["n_workers", "threads_per_worker"])
-@pytest.mark.parametrize("value", [0, -1, 2.5, "2", True])
-def test_a_size_that_is_no_number_of_workers_or_threads_is_refused(name, value):
-    expected = re.escape(f"`{name}` is {value!r}; expected None or an integer in [1, inf)")
-    with pytest.raises(InvalidParameterError, match=expected):
-        DaskEngine(**{name: value})
+def test_wrong_addresses_and_sizes_are_refused(call, error, names):
+    with refuses(error, *names):
+        call()
 
 
 def test_functions_that_cannot_be_pickled_are_refused(embedded, tmp_path):
