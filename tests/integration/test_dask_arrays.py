@@ -150,17 +150,17 @@ def test_fingerprint_follows_the_data():
 
 
 @pytest.mark.parametrize(
-    ("X", "y", "message"),
+    ("X", "y", "names"),
     [
-        (da.zeros(5), None, r"X has shape \(5,\)"),
-        (da.zeros((0, 2)), None, "at least one of each"),
-        (da.zeros((5, 0)), None, "at least one of each"),
-        (da.zeros((5, 2), dtype=complex), None, "X has dtype complex128"),
-        (da.zeros((5, 2), dtype=object, chunks=(5, 2)), None, "X has dtype object"),
-        (da.zeros((5, 2)), np.array(list("abcde"), dtype=object), "y has dtype object"),
-        (da.zeros((5, 2)), da.zeros(4), r"y has shape \(4,\), but X has 5 rows"),
+        (da.zeros(5), None, ("X", "(5,")),
+        (da.zeros((0, 2)), None, ("at least one",)),
+        (da.zeros((5, 0)), None, ("at least one",)),
+        (da.zeros((5, 2), dtype=complex), None, ("X", "complex128")),
+        (da.zeros((5, 2), dtype=object, chunks=(5, 2)), None, ("X", "object")),
+        (da.zeros((5, 2)), np.array(list("abcde"), dtype=object), ("y", "object")),
+        (da.zeros((5, 2)), da.zeros(4), ("y", "(4,", "5 rows")),
     ],
 )
-def test_dask_arrays_that_are_no_data_are_refused(X, y, message):
-    with pytest.raises(DataError, match=message):
+def test_dask_arrays_that_are_no_data_are_refused(X, y, names):
+    with refuses(DataError, *names):
         DaskArrayDataset(X, y)

@@ -36,7 +36,7 @@ from rff_dist.errors import (
 from rff_dist.storage.datasets import dataset_from_arrays
 from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
 from tests.engine_contract import BLOCKS, Counting, unit_blocks
-from tests.refusals import refuses
+from tests.refusals import each, for_each_refusal, once, refuses
 
 pytestmark = pytest.mark.distributed
 
@@ -117,15 +117,6 @@ def test_no_scheduler_is_an_error_that_names_the_address(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "address",
-    ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://cluster.example:8786", "ws://[2001:db8::1]:80"],
-)
-def test_a_scheduler_beyond_this_machine_needs_tls(address):
-    with refuses(ClusterError, "TLS"):
-        DaskEngine(address)
-
-
-@pytest.mark.parametrize(
     ("address", "insecure"),
     [
         ("tcp://127.0.0.1:1", False),
@@ -162,16 +153,29 @@ def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch)
         DaskEngine("127.0.0.1")
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http://127.0.0.1:8786",
-        "tcp://127.0.0.1:port",
-        "127.0.0.1:",
-        "tcp://",
-        "127.0.0.1:0",
-        "127.0.0.1:65536",
-    ],
+BEYOND = ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://cluster.example:8786", "ws://[2001:db8::1]:80"]
+NO_ADDRESS = [
+    "http://127.0.0.1:8786",
+    "tcp://127.0.0.1:port",
+    "127.0.0.1:",
+    "tcp://",
+    "127.0.0.1:0",
+    "127.0.0.1:65536",
+]
+NO_SIZE = [0, -1, 2.5, "2", True]
+
+
+@for_each_refusal(
+    each(DaskEngine, BEYOND, "TLS", error=ClusterError),
+    each(DaskEngine, NO_ADDRESS, "no address"),
+    each(DaskEngine, ["tls://127.0.0.1:9"], "security", error=ClusterError),
+    once(lambda: DaskEngine("127.0.0.1:1", n_workers=2), "n_workers", "embedded cluster"),
+    once(lambda: DaskEngine("127.0.0.1:1", client=object()), "both given"),
+    *(
+        once(lambda size={name: value}: DaskEngine(**size), f"`{name}` is {value!r}", "[1, inf")
+        for name in ("n_workers", "threads_per_worker")
+        for value in NO_SIZE
+    ),
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
     with refuses(InvalidParameterError, "scheduler", address):

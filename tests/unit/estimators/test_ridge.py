@@ -307,8 +307,7 @@ def test_weights_beyond_the_first_calls_grid_are_refused_with_the_largest(rows):
 def test_other_targets_than_the_first_calls_are_refused(rows, n_targets):
     X, y = rows
     model = plain_ridge(n_components=32, random_state=0).partial_fit(X, y)
-    message = rf"y is a matrix of {n_targets} columns; the first call had a vector"
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, f"matrix of {n_targets} columns", "vector"):
         model.partial_fit(X, np.column_stack([y] * n_targets))
 
 

@@ -91,9 +91,7 @@ def test_merged_models_have_the_bits_of_one_pass_over_all_rows(parts, alpha, pre
 )
 def test_the_first_field_that_differs_is_named(parts, field, options):
     (first, *_), _ = parts
-    with pytest.raises(
-        StatisticsError, match=f"a and b are not of one spec: `{field}`.*rff-dist refit a DATA b"
-    ):
+    with refuses(StatisticsError, "a and b", field, "rff-dist refit a DATA b"):
         merge([fit(first), fit(first, **options)], "ab")
 
 

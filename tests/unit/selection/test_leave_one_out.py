@@ -166,12 +166,12 @@ def test_other_rows_than_those_trained_on_are_refused():
     dataset = problem(weights="precisions")
     feature_map = features_of(dataset, "fourier")
     statistics = passes.accumulate(dataset, feature_map, engine=ENGINE)
-    for other, message in (
-        (problem(61), "count 60 rows of 3 targets, the data have 61 of 3"),
-        (problem(n_targets=2), "the data have 60 of 2"),
-        (problem(), "weights add up to .*, those of the data to 60"),
+    for other, names in (
+        (problem(61), ("60 rows", "3 targets", "61 of 3")),
+        (problem(n_targets=2), ("60 of 2",)),
+        (problem(), ("weights", "the data to 60")),
     ):
-        with pytest.raises(StatisticsError, match=message):
+        with refuses(StatisticsError, *names):
             held_out.leave_one_out(other, statistics, feature_map, engine=ENGINE)
     for alphas in ([], [0.0], [np.nan]):
         with pytest.raises(InvalidParameterError, match="`alpha"):

@@ -264,17 +264,17 @@ class TestBadData:
                 work(self.damaged(name, place, value))
 
     @pytest.mark.parametrize(
-        ("works", "change", "message"),
+        ("works", "change", "names"),
         [
-            (FEATURES, {"X": ROWS.X[:, :2]}, "expects 3 columns"),
-            (TARGETS, {"y": None}, "the data have no y"),
-            ([accumulate], {"y": np.zeros((10, 1))}, r"y has shape \(10, 1\) in rows 1_000:1_010; .*10, 2"),
-            ([accumulate], {"y": np.zeros((10, 3))}, r"y has shape \(10, 3\)"),
+            (FEATURES, {"X": ROWS.X[:, :2]}, ["3 columns"]),
+            (TARGETS, {"y": None}, ["no y"]),
+            ([accumulate], {"y": np.zeros((10, 1))}, ["y", "10, 1", "rows 1_000:1_010", "10, 2"]),
+            ([accumulate], {"y": np.zeros((10, 3))}, ["y", "10, 3"]),
         ],
     )
-    def test_other_columns_and_targets_are_refused(self, works, change, message):
+    def test_other_columns_and_targets_are_refused(self, works, change, names):
         for work in works:
-            with pytest.raises(DataError, match=message):
+            with refuses(DataError, *names):
                 work(replace(self.ROWS, **change))
 
     def test_a_weight_above_the_grid_is_named(self):
@@ -302,18 +302,15 @@ class TestBadData:
     @pytest.mark.parametrize(
         ("work", "name"),
         [
-            (accumulate, "X"),
+            *((accumulate, name) for name in "Xy"),
             (predict, "X"),
-            (accumulate, "y"),
             (evaluate, "y"),
-            (moments, "X"),
-            (moments, "y"),
+            *((moments, name) for name in "Xy"),
         ],
     )
     def test_overflow_on_the_way_is_an_error_and_not_a_warning(self, work, name):
-        huge = (
-            3e38 if name == "X" and work is not moments else 1e200
-        )  # fits float32 | its square fits nothing
+        # fits float32 | its square fits nothing
+        huge = 3e38 if name == "X" and work is not moments else 1e200
         with pytest.raises(DataError, match=r"not finite|overflows float64"):
             work(self.damaged(name, (slice(None), 0), huge))
 

@@ -151,8 +151,7 @@ def test_a_later_text_that_does_not_fit_is_refused_with_its_row(tmp_path, late, 
     texts = [f"$ {value:,.2f}" for value in np.random.default_rng(0).uniform(0, 10**5, 120_000)]
     texts[119_990] = late
     source = save(pd.DataFrame({"price": texts, "x": range(len(texts))}), tmp_path / f"t.{suffix}")
-    message = rf"t\.{suffix}: row 119991, column 'price' is '{late}'.*expected a number in \$"
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, f"t.{suffix}", "row 119991", "'price'", f"'{late}'", "number in $"):
         ingest(source, tmp_path / "d", target="price")
     assert not (tmp_path / "d").exists()
 
