@@ -167,7 +167,7 @@ NO_SIZE = [0, -1, 2.5, "2", True]
 
 @for_each_refusal(
     each(DaskEngine, BEYOND, "TLS", error=ClusterError),
-    each(DaskEngine, NO_ADDRESS, "no address"),
+    each(DaskEngine, NO_ADDRESS, "scheduler"),
     each(DaskEngine, ["tls://127.0.0.1:9"], "security", error=ClusterError),
     once(lambda: DaskEngine("127.0.0.1:1", n_workers=2), "n_workers", "embedded cluster"),
     once(lambda: DaskEngine("127.0.0.1:1", client=object()), "both given"),
@@ -177,34 +177,9 @@ NO_SIZE = [0, -1, 2.5, "2", True]
         for value in NO_SIZE
     ),
 )
-def test_what_is_no_address_is_refused(address: str) -> None:
-    with refuses(InvalidParameterError, "scheduler", address):
-        DaskEngine(address)
-
-
-def test_tls_without_certificates_is_refused():
-    with refuses(ClusterError, "security"):
-        DaskEngine("tls://127.0.0.1:9")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"scheduler": "127.0.0.1:1", "n_workers": 2}, "`n_workers` size an embedded cluster"),
-        ({"scheduler": "127.0.0.1:1", "client": object()}, "both given"),
-    ],
-)
-def test_parameters_that_exclude_each_other_are_refused(arguments, message):
-    with pytest.raises(InvalidParameterError, match=message):
-        DaskEngine(**arguments)
-
-
-@pytest.mark.parametrize("name", ["n_workers", "threads_per_worker"])
-@pytest.mark.parametrize("value", [0, -1, 2.5, "2", True])
-def test_a_size_that_is_no_number_of_workers_or_threads_is_refused(name, value):
-    expected = re.escape(f"`{name}` is {value!r}; expected None or an integer in [1, inf)")
-    with pytest.raises(InvalidParameterError, match=expected):
-        DaskEngine(**{name: value})
+def test_wrong_addresses_and_sizes_are_refused(call, error, names):
+    with refuses(error, *names):
+        call()
 
 
 def test_functions_that_cannot_be_pickled_are_refused(embedded, tmp_path):
