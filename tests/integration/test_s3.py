@@ -327,12 +327,14 @@ def test_transient_errors_are_retried_and_change_nothing(server, status):
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_refusals_are_not_retried(server, status):
-    dataset = open_dataset(server.url("plain"))
+    write_dataset(server.url(f"refused-{status}"), X, chunk_rows=8)
+    dataset = open_dataset(server.url(f"refused-{status}"))
+    server.requests()
     server.fail(10**6, status=status, path="X/c/")
     with pytest.raises(StorageError, match="missing" if status == 404 else "PermissionDenied"):
         dataset.take([0])
     # One of the read, one of looking which chunk it is.
-    assert server.requests() == 2 * [f"GET /bucket/plain/X/c/0/0 {status}"]
+    assert server.requests() == 2 * [f"GET /bucket/refused-{status}/X/c/0/0 {status}"]
     server.fail(0, status=0)
 
 
