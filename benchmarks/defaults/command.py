@@ -50,10 +50,11 @@ def main(words: list[str]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # in the background too, and with the fit that is running
         signal.signal(number, signal.default_int_handler)
     try:
-        fits = run_missing(tasks, path, options.data, options.threads)
+        fits = run_missing(tasks, path, options.data, n_threads=options.threads, at_once=options.at_once)
         while time.monotonic() < stop and (one := next(fits, None)):
             said = one.get("failed") or one.get("skipped") or f"{one['error']:.4g} in {one['wall']:.2f} s"
             console.print(f"{one['set']}, split {one['split']}, {one['model']}: {said}")
+        fits.close()
     except KeyboardInterrupt:
         raise SystemExit(f"Stopped; the same command goes on. The results are in {path}.") from None
     results = {task: one for task, one in read_results(path).items() if task in {*tasks}}
@@ -77,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--models", default=",".join(MODELS), help="by default %(default)s")
     add("--sets", help="by default all")
     add("--seconds", type=float, default=math.inf, help="begin no fit later; the table is of what there is")
-    add("--threads", type=int, default=2, help="of each fit; by default %(default)s")
+    add("--threads", type=int, default=2, help="of each fit, on as many cores; by default %(default)s")
+    add("--at-once", type=int, default=1, help="fits at the same time; by default %(default)s")
     return parser
 
 

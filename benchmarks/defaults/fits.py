@@ -1,4 +1,4 @@
-"""Fits, one at a time, each in a fresh process that has imported what all of them import.
+"""Fits, each in a fresh process with cores of its own, that has imported what all of them import.
 
 The results stand in a file of JSON lines, of which the table is made. To fit a model again, delete its lines.
 """
@@ -11,12 +11,15 @@ import platform
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from importlib.metadata import version
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,26 +48,55 @@ def read_results(path: Path) -> dict[Task, Result]:
     return {Task(result["set"], result["split"], result["model"]): result for result in results}
 
 
-def run_missing(tasks: list[Task], path: Path, folder: Path | None, n_threads: int) -> Iterator[Result]:
-    """Fit what failed, or has no result by this version of its package; append and yield each result."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:n_threads])  # children inherit it, and all below
+def run_missing(
+    tasks: list[Task], path: Path, folder: Path | None, *, n_threads: int, at_once: int = 1
+) -> Generator[Result, None, None]:
+    """Fit what failed, or has no result by this version of its package; append and yield each result.
+
+    `n_threads`: of each fit, which has as many cores for itself.
+    `at_once`: how many are fitted at the same time.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < n_threads * at_once:
+        raise SystemExit(
+            f"{at_once} fits of {n_threads} cores each need more than the {len(cores)} there are"
+        )
+    free: SimpleQueue[list[int]] = SimpleQueue()
+    for one in range(at_once):
+        free.put(cores[one * n_threads : (one + 1) * n_threads])
     os.environ |= dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(n_threads)
     )
     os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # what a fit imports would be compiled in its seconds
-    known = read_results(path)
-    for task in tasks:
-        found = known.get(task, {"failed": "not yet fitted"})
-        if "failed" not in found and found["version"] == version(MODELS[task.model].package):
-            continue
-        result = task._asdict() | _circumstances(task.model, n_threads)
-        result |= _in_a_process(task, folder, n_threads)
-        with path.open("a") as file:
-            file.write(json.dumps(result) + "\n")
-        yield result
+    known, running = read_results(path), set[BaseProcess]()
+
+    def run(task: Task) -> Result:
+        own = free.get()
+        result = task._asdict() | _circumstances(task.model, n_threads, at_once)
+        result |= _in_a_process(task, folder, own, running)
+        free.put(own)
+        return result
+
+    missing = [
+        task
+        for task in tasks
+        if "failed" in (found := known.get(task, {"failed": "not yet fitted"}))
+        or found["version"] != version(MODELS[task.model].package)
+    ]
+    with ThreadPoolExecutor(at_once) as pool:
+        fits = [pool.submit(run, task) for task in missing]
+        try:
+            for done in as_completed(fits):
+                with path.open("a") as file:
+                    file.write(json.dumps(done.result()) + "\n")
+                yield done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in [*running]:
+                process.kill()
 
 
-def _in_a_process(task: Task, folder: Path | None, n_threads: int) -> Result:
+def _in_a_process(task: Task, folder: Path | None, cores: list[int], running: set[BaseProcess]) -> Result:
     """Return the result of a fit in a process forked from one that has imported this module and no more.
 
     A new interpreter takes 3 s of CPU to import it, which is longer than most fits.
@@ -72,8 +104,9 @@ def _in_a_process(task: Task, folder: Path | None, n_threads: int) -> Result:
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(sender, task, folder, n_threads))
+    process = context.Process(target=_send, args=(sender, task, folder, cores))
     process.start()
+    running.add(process)
     sender.close()
     try:
         found: Result = receiver.recv()
@@ -82,25 +115,28 @@ def _in_a_process(task: Task, folder: Path | None, n_threads: int) -> Result:
         process.join()
         return {"failed": f"exit status {process.exitcode}"}
     finally:
+        running.discard(process)
         process.kill()
         process.join()
     return found
 
 
-def _send(sender: Connection, task: Task, folder: Path | None, n_threads: int) -> None:
+def _send(sender: Connection, task: Task, folder: Path | None, cores: list[int]) -> None:
+    os.sched_setaffinity(0, cores)
     try:
-        sender.send(fit_and_score(task, folder, n_threads))
+        sender.send(fit_and_score(task, folder, len(cores)))
     except Exception as error:
         sender.send({"failed": f"{type(error).__name__}: {error}"})
 
 
-def _circumstances(model: str, n_threads: int) -> Result:
+def _circumstances(model: str, n_threads: int, at_once: int) -> Result:
     commit = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
     return {
         "version": version(MODELS[model].package),
         "commit": subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip(),
         "processor": describe_processor(),
         "threads": n_threads,
+        "at_once": at_once,
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
         "numpy": np.__version__,

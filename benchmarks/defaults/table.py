@@ -145,6 +145,8 @@ def _introduction(rows: list[Row], splits: list[int], left: list[str]) -> Iterat
     machines = sorted({machine.format(**one) for one in fitted})
     versions = sorted({f"{MODELS[one['model']].package} {one['version']}" for one in fitted})
     commits = sorted({one["commit"] for one in fitted if one["model"] == OURS})
+    most = max(one.get("at_once", 1) for one in fitted)
+    at_once = "One fit at a time" if most == 1 else f"Up to {most} fits at a time, each on cores of its own"
     dates, loads = sorted({one["date"] for one in fitted}), [one["load"] for one in fitted]
     yield "# What the defaults give"
     yield (
@@ -166,7 +168,7 @@ def _introduction(rows: list[Row], splits: list[int], left: list[str]) -> Iterat
     if left:
         yield f"Not fitted: {', '.join(left)}."
     yield (
-        f"{'; '.join(machines)}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}. One fit at a time; "
+        f"{'; '.join(machines)}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}. {at_once}; "
         f"load average before a fit {np.median(loads):.1f} (median), {max(loads):.1f} (max), earlier fits "
         f"included. {', '.join(versions)}; ours at commit {', '.join(commits)}."
     )

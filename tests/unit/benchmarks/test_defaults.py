@@ -203,14 +203,15 @@ def test_splits_are_listed_and_shaped_ones_kept_from_reported_ones():
 
 
 @pytest.mark.slow
-def test_only_what_is_missing_is_fitted_and_a_failure_is_kept_and_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(fits.os, "sched_setaffinity", lambda *_: None)
+def test_only_what_is_missing_is_fitted_and_a_failure_is_kept_and_tried_again(tmp_path):
     path = tmp_path / "results.jsonl"
     done, wrong = Task("n=50 d=5", 0, "linear"), Task("no such set", 0, "linear")
-    assert [result["model"] for result in fits.run_missing([done], path, None, 1)] == ["linear"]
-    again = list(fits.run_missing([done, wrong], path, None, 1))
+    assert [result["model"] for result in fits.run_missing([done], path, None, n_threads=1)] == ["linear"]
+    again = list(fits.run_missing([done, wrong], path, None, n_threads=1))
     assert [result["failed"] for result in again] == ["KeyError: 'no such set'"]
-    assert [result["set"] for result in fits.run_missing([done, wrong], path, None, 1)] == ["no such set"]
+    assert [result["set"] for result in fits.run_missing([done, wrong], path, None, n_threads=1)] == [
+        "no such set"
+    ]
     assert 0 < fits.read_results(path)[done]["error"] < 1
 
 
