@@ -266,12 +266,12 @@ class _FirstRound:
     def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Try | None:
         """Cross-validate a candidate; None if its length scales cannot be tuned, or another is the same."""
         try:
-            width = round_components(self.prepared.dataset.n_samples)
-            return (
-                None if _is_dense(self.draws.kernel(candidate)) else self._validate(candidate, sample, width)
-            )
+            # the dense kernel itself is a candidate too, unless the sum was asked for by name
+            if self.options.kernel == "auto" and _is_dense(self.draws.kernel(candidate)):
+                return None
+            return self._validate(candidate, sample, round_components(self.prepared.dataset.n_samples))
         except (DataError, SolveError) as error:
-            if candidate.length_scale != "evidence":
+            if candidate.length_scale != "evidence" or self.options.length_scale == "evidence":
                 raise
             # constant targets, or few rows that are all alike, cannot tune length scales
             self.prepared.say("choose", f"length scales were not tuned: {error}")

@@ -202,6 +202,15 @@ def test_sums_of_functions_of_columns_are_fitted_by_additive_kernels():
     assert model.card["candidates"][0]["score"] < 0.7 * dense
 
 
+def test_a_sum_that_was_asked_for_is_kept_though_the_evidence_leaves_its_dense_part_alone():
+    X = np.random.default_rng(0).standard_normal((2100, 2))
+    y = np.sin(3 * X[:, 0] * X[:, 1])  # of no single column; two columns have no pairs beyond the dense part
+    kernel = Additive(kernel=Gaussian(), order_1=1, order_2=0, dense=1)
+    model = RFFRidge(kernel, length_scale="evidence", random_state=0).fit(X, y)
+    assert model.kernel_.weights(2)[2] == 1
+    assert model.score(X, y) > 0.9
+
+
 def test_up_to_2048_rows_all_features_are_the_kernel_itself():
     model = fit(ArrayDataset(*several_columns(300)), RidgeOptions(), engine=ENGINE).model
     rows = model.card["candidates"]
