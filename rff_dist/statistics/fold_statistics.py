@@ -97,11 +97,7 @@ class FoldStatistics:
 
     def check_complete(self, n_samples: int, feature_map: maps.FeatureMap) -> None:
         """Check that every row counted once; raises as `RidgeStatistics.check_complete`."""
-        if self.n_samples != n_samples:
-            raise StatisticsError(
-                f"the folds' statistics count {self.n_samples:_} rows but the data have {n_samples:_}; "
-                "a block is missing or was counted twice: run the pass again and report this"
-            )
+        specs.check_counted(self.n_samples, n_samples)
         for part in self.parts:
             if part is not None:
                 part.check_complete(part.n_samples, feature_map)

@@ -298,11 +298,7 @@ class RidgeStatistics:
         StatisticsError
             If rows are missing or were counted twice.
         """
-        if self.n_samples != n_samples:
-            raise StatisticsError(
-                f"the statistics count {self.n_samples:_} rows but the data have {n_samples:_}; "
-                "a block is missing or was counted twice: run the pass again and report this"
-            )
+        specs.check_counted(self.n_samples, n_samples)
         squared_norm = feature_map.squared_norm
         if squared_norm is None:
             return
