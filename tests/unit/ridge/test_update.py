@@ -361,7 +361,9 @@ def test_new_rows_are_scored_before_they_are_added():
     model, dataset = fit(first_rows(3000)), first_rows(3700)
     batch = update.score_new_rows(model, dataset, find_new_rows(model, dataset), engine=ENGINE)
     X, y, *_ = arrays()
-    predictions = prediction.predict_in_memory(ArrayDataset(X[3000:3700]), model, engine=ENGINE)
+    predictions = prediction.predict_in_memory(ArrayDataset(X[3000:3700]), model, engine=ENGINE)[
+        "predictions"
+    ]
     residuals = y[3000:3700] - predictions
     errors = batch.errors.errors
     assert errors.n_samples == 700
@@ -399,7 +401,8 @@ def test_the_gate_allows_for_what_chance_may_add():
     gate = judged(model, worse, dataset, test=first_rows(300))
     X, y, *_ = arrays()
     old, new = (
-        (y[:300] - prediction.predict_in_memory(ArrayDataset(X[:300]), one, engine=ENGINE)) ** 2
+        (y[:300] - prediction.predict_in_memory(ArrayDataset(X[:300]), one, engine=ENGINE)["predictions"])
+        ** 2
         for one in (model, worse)
     )
     rise = (new - old).mean(axis=0) - stats.norm.ppf(0.995) * (new - old).std(axis=0) / np.sqrt(300)
