@@ -13,11 +13,11 @@ from rff_dist.data import blocks as cut
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Broadcast
-from rff_dist.living.update import update_model
 from rff_dist.numerics.machine import using_threads
 from rff_dist.ridge.held_out import leave_one_out
 from rff_dist.ridge.predict import calibrate, evaluate
 from tests.bits import bits_of
+from tests.plain import update_model
 
 
 class AnyOrderEngine(SerialEngine):

@@ -22,14 +22,13 @@ from rff_dist.fitting.options import Penalty, RidgeOptions
 from rff_dist.living import update
 from rff_dist.living.gate import check_tolerance, hold_out, judge
 from rff_dist.living.new_rows import NewRows, Refusal, find_new_rows, refuse
-from rff_dist.living.update import update_model
 from rff_dist.numerics.machine import using_threads
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
-from tests.plain import fit_labels, fit_ridge
+from tests.plain import fit_labels, fit_ridge, update_model
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(1)
