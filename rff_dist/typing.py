@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +21,24 @@ type Summary = dict[str, Any]  # JSON-able facts about a step
 # JSON values by name, such as a group's attributes. With arrays they make a stored object again.
 type Facts = Mapping[str, Any]
 type Arrays = Mapping[str, NDArray[Any]]
+
+
+class EqualByFields:
+    """A dataclass made with `eq=False` that equals another one if their fields do, arrays by their values.
+
+    Fields with `compare=False` do not count, as in other dataclasses.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        record: Any = self  # a dataclass, which the type does not say
+        names = [item.name for item in fields(record) if item.compare]
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Do(Protocol):

@@ -88,7 +88,7 @@ def read_group(url: Path, x: str, **names: str) -> list[Any]:
     rows = dataset.read(Block(0, 0, dataset.n_samples))
     values = [None if one is None else one.tobytes() for one in (rows.X, rows.y, rows.sample_weight)]
     _, stored = list_arrays(url)
-    shapes = [(one.name, one.header.shape, str(one.header.dtype)) for one in stored]
+    shapes = [(name, header.shape, str(header.dtype)) for name, header in stored.items()]
     return [dataset.feature_names, dataset.target_names, str(dataset.dtype), shapes, values]
 
 
@@ -99,7 +99,7 @@ def read_groups(url: Path) -> Any:
 
 def read_predictions(url: Path) -> Any:
     attributes, stored = list_arrays(url)
-    shapes = [(one.name, one.header.shape, str(one.header.dtype)) for one in stored]
+    shapes = [(name, header.shape, str(header.dtype)) for name, header in stored.items()]
     rows = [part["predictions"].tobytes() for part in read_arrays(url, ["predictions"], n_rows=N)]
     return [attributes.get("feature_names"), shapes, rows]
 

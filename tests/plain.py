@@ -14,6 +14,8 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.stationary import parts_without_length_scale
+from rff_dist.living import update
+from rff_dist.living.new_rows import find_new_rows
 from rff_dist.ridge.candidates import Candidate
 from rff_dist.ridge.choices import DEFAULT_COMPONENTS
 from rff_dist.ridge.fit import Trained, fit
@@ -69,3 +71,15 @@ def search_plain(
     """Compare candidates on Fourier features by five folds."""
     plain = {"features": "fourier", "alpha": "cv", "n_components": DEFAULT_COMPONENTS}
     return fit(dataset, RidgeOptions(**plain | options), candidates=candidates, engine=engine)
+
+
+def update_model(model: RidgeModel, dataset: Dataset, *, engine: Engine, **options: Any) -> RidgeModel:
+    """Take the steps of a refresh in one call, without its gate; the same model if nothing is new."""
+    rows = find_new_rows(model, dataset, **options)
+    if rows.is_nothing:
+        return model
+    dataset = rows.read_once(dataset)
+    batch = update.score_new_rows(model, dataset, rows, engine=engine) if rows.n_samples else None
+    statistics = update.accumulate_new_rows(model, dataset, rows, engine=engine)
+    gone = update.measure_gone_rows(model, dataset, rows, engine=engine)
+    return update.solve_update(model, dataset, rows, statistics=statistics, batch=batch, gone=gone)

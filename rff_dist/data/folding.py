@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.typing import IntArray
+from rff_dist.typing import EqualByFields, IntArray
 
 MAX_FOLDS = 1000
 MANY_ROWS = 2**18  # samples of more rows than this are read in stretches of rows
@@ -89,7 +89,7 @@ class HashFolds(Folds):
 
 
 @dataclass(frozen=True, eq=False)
-class GroupTable:
+class GroupTable(EqualByFields):
     """The fold of each group.
 
     `keys`: uint64 array of shape (n_groups,). The groups as numbers or hashes, ascending.
@@ -98,13 +98,6 @@ class GroupTable:
 
     keys: NDArray[np.uint64]
     folds: NDArray[np.int16]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, GroupTable):
-            return NotImplemented
-        return np.array_equal(self.keys, other.keys) and np.array_equal(self.folds, other.folds)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from rff_dist.features import cosines, maps
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.products import protocol
 from rff_dist.statistics import specs
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import EqualByFields, FloatArray, IntArray
 
 _PANEL_ROWS = 64  # all float64 products have this height, since their rounding depends on their shape
 _SCORED_ROWS = 512  # rows scored at a time, so that their scores stay in the cache
@@ -411,7 +411,7 @@ class Centres:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClusterSums:
+class ClusterSums(EqualByFields):
     """Exact sums of the rows nearest to each centre; `+` joins two sets of rows.
 
     `n_samples`: rows counted.
@@ -432,15 +432,6 @@ class ClusterSums:
                 f"cannot add sums over clusters of shape {self.features.shape} and {other.features.shape}"
             )
         return exact_sums.add_fields(self, other)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ClusterSums):
-            return NotImplemented
-        same = (self.n_samples, self.squared_norms) == (other.n_samples, other.squared_norms)
-        same = same and np.array_equal(self.features, other.features)
-        return same and np.array_equal(self.weights, other.weights)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def means(self, state: Centres) -> FloatArray:
         """Return the mean row of each cluster in Z; an empty cluster keeps its former centre."""

@@ -31,7 +31,7 @@ from rff_dist.kmeans.candidates import (
 )
 from rff_dist.kmeans.cluster_options import INITS, LloydOptions
 from rff_dist.numerics import exact_sums, machine
-from rff_dist.statistics import inspection, passes
+from rff_dist.statistics import inspection, passes, specs
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import human_bytes, short_repr
 from rff_dist.typing import FloatArray
@@ -174,7 +174,7 @@ class ClusteringJob:
         n_init, n_clusters, n_components = state.values.shape
         check_memory(self.dataset, n_components, n_init, n_clusters, engine=self.engine)
         sums = self.run(lloyd_pass.sum_clusters, state, label=label)
-        inspection.check_counted(sums.n_samples, self.dataset.n_samples)
+        specs.check_counted(sums.n_samples, self.dataset.n_samples)
         return sums
 
 
@@ -196,7 +196,7 @@ def measure(
     # all rows are nearest to a single centre, so a Lloyd pass gives the sums over all of them
     origin = job.centres(np.zeros((1, 1, feature_map.n_components)))
     sums = job.run(partial(lloyd_pass.sum_clusters, squared_norms=True), origin, label="norms")
-    inspection.check_counted(sums.n_samples, dataset.n_samples)
+    specs.check_counted(sums.n_samples, dataset.n_samples)
     squared_norms = sums.sum_of_squared_norms(origin)
     mean = sums.means(origin)
     weight = float(sums.cluster_weights(job.grid).sum())
@@ -342,7 +342,7 @@ def _draw_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
         if len(chosen.keys) < size:  # every other row is at a candidate
             break
     sums: lloyd_pass.ClusterSums = job.run(weigh_points, job.centres(drawn[np.newaxis]), label="weights")
-    inspection.check_counted(sums.n_samples, job.dataset.n_samples)
+    specs.check_counted(sums.n_samples, job.dataset.n_samples)
     weights = sums.cluster_weights(job.grid)[0]
     counts = weights > 0
     return Candidates(drawn[counts], weights[counts])

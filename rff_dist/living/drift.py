@@ -31,7 +31,7 @@ import scipy
 from numpy.typing import NDArray
 
 from rff_dist.data import blocks
-from rff_dist.errors import InvalidParameterError, StatisticsError
+from rff_dist.errors import StatisticsError
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import exact_sums
 from rff_dist.statistics import accumulate, specs
@@ -329,12 +329,6 @@ class Drift:
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def check_level(level: float) -> None:
-    """Raise InvalidParameterError unless a level is in (0, 1)."""
-    if not 0.0 < level < 1.0:
-        raise InvalidParameterError(f"`level` is {level!r}; expected a number in (0, 1), such as {LEVEL}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

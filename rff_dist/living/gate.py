@@ -15,7 +15,7 @@ import scipy
 
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError, StatisticsError
+from rff_dist.errors import StatisticsError
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.living import drift, new_rows, update
 from rff_dist.living.differences import Range, as_blocks, count_rows, cut_ranges
@@ -260,11 +260,3 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     )
     rmse = [tuple(np.sqrt(values).tolist()) for values in (old, now)]
     return Gate(passed, reason, held_out.words, ratio, at_least, tolerance, *rmse)
-
-
-def check_tolerance(tolerance: float) -> None:
-    """Raise InvalidParameterError unless a gate's tolerance is a number of at least 0."""
-    if not 0.0 <= tolerance < np.inf:
-        raise InvalidParameterError(
-            f"`tolerance` is {tolerance!r}; expected a number in [0, inf), such as 0.05"
-        )

@@ -1,7 +1,7 @@
 """Update a model with the rows that came and went since it was trained: exact sums, and a solve.
 
 A ridge model keeps its exact statistics and a fingerprint of the rows that they hold. An update checks that
-the data begin with these rows, sums what is new, and solves again; `update_model` does it all in one call.
+the data begin with these rows, sums what is new, and solves again.
 
 Sums are rounded tile by tile, and tiles are cut from blocks. So the rows of the last, unfinished block are
 read again, subtracted as they were cut then, and added as they are cut now. Since `-` is exact, the result
@@ -53,34 +53,6 @@ class _Change:
     ranges: set[differences.Range]
     age: int
     sums: Literal["all", "gram", "moments"] = "all"
-
-
-def update_model(
-    model: RidgeModel,
-    dataset: Dataset,
-    *,
-    window: str | None = None,
-    half_life: str | None = None,
-    engine: protocol.Engine,
-) -> RidgeModel:
-    """Bring a model up to date with its data, whatever became of their rows, and solve again.
-
-    The statistics have the bits of one pass over all rows with the same features and grids. Alpha is chosen
-    as it was before; if that took folds or held-out rows, which these statistics do not tell, it stays.
-
-    `dataset`, `window`, `half_life`: see `find_new_rows`.
-    Returns `model`: the same one if nothing is new.
-    Raises as `find_new_rows`; DataError if new values cannot be used, or are too large for the grids of the
-      sums.
-    """
-    rows = new_rows.find_new_rows(model, dataset, window=window, half_life=half_life)
-    if rows.is_nothing:
-        return model
-    dataset = rows.read_once(dataset)
-    batch = score_new_rows(model, dataset, rows, engine=engine) if rows.n_samples else None
-    statistics = accumulate_new_rows(model, dataset, rows, engine=engine)
-    gone = measure_gone_rows(model, dataset, rows, engine=engine)
-    return solve_update(model, dataset, rows, statistics=statistics, batch=batch, gone=gone)
 
 
 def score_new_rows(

@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rff_dist.errors import DataError
+from rff_dist.lazy import LazyModule
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import MISSING_TEXTS, Table, kind_of, listed, to_numbers, to_text
 from rff_dist.typing import FloatArray
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyarrow import compute
+else:
+    pyarrow, compute = LazyModule("pyarrow"), LazyModule("pyarrow.compute")
 
 #: Formats beyond ISO 8601 in which day and month cannot be confused.
 DATE_FORMATS = ["%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"]
@@ -73,16 +77,11 @@ class Notation:
     @property
     def type(self) -> pyarrow.DataType:
         """The type of the values."""
-        import pyarrow
-
         types = {"date": pyarrow.timestamp("us"), "number": pyarrow.float64(), "text": pyarrow.string()}
         return types[self.kind]
 
     def read(self, column: pyarrow.Array) -> tuple[pyarrow.Array, pyarrow.Array]:
         """Return the values of a column of text, null if missing, and which texts do not fit."""
-        import pyarrow
-        from pyarrow import compute
-
         text = compute.utf8_trim_whitespace(to_text(column))
         absent = compute.is_in(text, value_set=pyarrow.array([*MISSING_TEXTS, *self.missing]))
         text = compute.if_else(absent, pyarrow.scalar(None, pyarrow.string()), text)
@@ -90,9 +89,6 @@ class Notation:
         return values, compute.and_(compute.is_valid(text), compute.is_null(values))
 
     def _read_numbers(self, text: pyarrow.Array) -> pyarrow.Array:
-        import pyarrow
-        from pyarrow import compute
-
         # a search for one character is far quicker than the expression, and most columns have no brackets
         if compute.any(compute.match_substring(text, "(")).as_py():  # accountants' minus
             text = compute.replace_substring_regex(text, r"^\(([^()]+)\)$", r"-\1")
@@ -114,9 +110,6 @@ def number_pattern(decimal: str, unit: str = f"[{_UNITS}]") -> str:
 
 
 def _read_dates(text: pyarrow.Array, order: str = "") -> pyarrow.Array:
-    import pyarrow
-    from pyarrow import compute
-
     # Arrow takes microseconds, and either zones or none
     iso = compute.replace_substring_regex(_matching(text, _ISO), r"(\.\d{6})\d+", r"\1")
     has_zone = compute.match_substring_regex(iso, r":.*(Z|[+-]\d\d(:?\d\d)?)$")
@@ -152,9 +145,6 @@ def _is_day(text: str) -> bool:
 
 def _matching(text: pyarrow.Array, pattern: str) -> pyarrow.Array:
     """Return the texts that a pattern matches, others as null."""
-    import pyarrow
-    from pyarrow import compute
-
     fits = compute.match_substring_regex(text, pattern)
     return compute.if_else(fits, text, pyarrow.scalar(None, pyarrow.string()))
 
@@ -237,8 +227,6 @@ def _fitting_dates(counted: tuple[Any, Any], wanted: str | None) -> Notation | N
 
 def _are_codes(texts: pyarrow.Array) -> bool:
     """Return whether texts are codes such as 01067, whose first zeros count."""
-    from pyarrow import compute
-
     return bool(
         compute.any(compute.match_substring_regex(texts, r"^0\d+$")).as_py()
         and compute.all(compute.match_substring_regex(texts, r"^\d+$")).as_py()
@@ -247,8 +235,6 @@ def _are_codes(texts: pyarrow.Array) -> bool:
 
 def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
     """Return notes on numbers of a file of text that may be dates, or stand for missing values."""
-    import pyarrow
-
     if table.decimal is None:
         return []
     kinds = {field.name: str(field.type) for field in table.schema if field.name in columns}
@@ -287,9 +273,6 @@ def _are_days(values: FloatArray) -> bool:
 
 def _first_texts(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """Yield the different texts in the first rows of columns, and how many times each occurs."""
-    import pyarrow
-    from pyarrow import compute
-
     first = table.first_rows(dict.fromkeys(columns, pyarrow.string())) if columns else None
     if first is None:
         return
@@ -325,9 +308,6 @@ def _fitting(
     `is_text`: whether the table is a file of text. If it has types, texts of digits alone are codes, as are
       texts such as 01067 anywhere.
     """
-    import pyarrow
-    from pyarrow import compute
-
     _, odd = notation.read(texts)
     dashes = compute.is_in(texts, value_set=pyarrow.array(_DASHES))
     absent = texts.filter(compute.and_(odd, dashes)).to_pylist()
@@ -353,7 +333,6 @@ def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
 
     Its batches raise DataError, with row and column, if a text does not fit.
     """
-    import pyarrow
 
     def is_read(field: pyarrow.Field) -> bool:
         notation = notations.get(field.name)
@@ -383,8 +362,6 @@ def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
 
 
 def _read(column: pyarrow.Array, notation: Notation, table: str, name: str, start: int) -> pyarrow.Array:
-    from pyarrow import compute
-
     values, odd = notation.read(column)
     at = compute.index(odd, True).as_py()
     if at >= 0:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from rff_dist.errors import DataError, VersionError
+from rff_dist.lazy import LazyModule
 from rff_dist.recipes.notations import Notation, with_notations
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import (
@@ -34,6 +35,9 @@ from rff_dist.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyarrow import compute
+else:
+    pyarrow, compute = LazyModule("pyarrow"), LazyModule("pyarrow.compute")
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 MISSING = "(missing)"  # the level of missing text, if missing values are filled in
@@ -385,8 +389,6 @@ def encode_table(recipe: Recipe, table: Any) -> FloatArray:
     `table`: a pyarrow.Table, or a pandas or polars frame; for a transformer whatever it was fitted on.
     Raises DataError if a column is missing, or holds another kind of values.
     """
-    import pyarrow
-
     if not isinstance(table, pyarrow.Table):
         if recipe.transformer is not None:
             return recipe.transformer.transform(table)
@@ -406,9 +408,6 @@ def _rows_of(table: pyarrow.Table, types: Mapping[str, pyarrow.DataType]) -> Ite
 
 def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
     """Return parts of dates as numbers, with NaN for missing dates."""
-    import pyarrow
-    from pyarrow import compute
-
     moments = column.cast(pyarrow.timestamp("us"), safe=False)
     microseconds = to_numbers(moments.cast("int64"))
     # a day has 8.64e10 microseconds, an hour 3.6e9
@@ -444,9 +443,6 @@ def _filled(parts: Sequence[FloatArray], fill: Sequence[float | None], indicator
 
 def _places(column: pyarrow.Array, levels: Sequence[str], fill: str | None) -> tuple[IntArray, IntArray]:
     """Return the place of each value among the levels (n_levels if it is none), and the missing rows."""
-    import pyarrow
-    from pyarrow import compute
-
     text = to_text(column)
     text = text if fill is None else text.fill_null(fill)
     places = compute.index_in(text, value_set=pyarrow.array(levels, pyarrow.string()))

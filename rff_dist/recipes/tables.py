@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rff_dist.errors import DataError, StorageError
+from rff_dist.lazy import LazyModule
 from rff_dist.storage import arrays, locations
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyarrow import compute, types
+else:
+    pyarrow, compute, types = map(LazyModule, ("pyarrow", "pyarrow.compute", "pyarrow.types"))
 
 _BATCH_BYTES = 8 * 2**20
 
@@ -65,8 +69,6 @@ def kind_of(kind: pyarrow.DataType) -> str | None:
 
     A time of day counts as a number of hours, a duration as a number of days.
     """
-    from pyarrow import types
-
     kind = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return "text"
@@ -84,9 +86,6 @@ def read_type(kind: pyarrow.DataType, wanted: str | None) -> pyarrow.DataType:
     `kind`: its type in the first rows. Numbers are read as float64, since "1.5" may follow after integers.
     `wanted`: "number", "text", "date", or None for labels, which are read as they are.
     """
-    import pyarrow
-    from pyarrow import types
-
     if wanted == "text" or (wanted is None and types.is_null(kind)):
         return pyarrow.string()
     if wanted == "date":
@@ -99,17 +98,12 @@ def read_type(kind: pyarrow.DataType, wanted: str | None) -> pyarrow.DataType:
 
 def number_dtype(kind: pyarrow.DataType) -> np.dtype[Any]:
     """Return the dtype that keeps all digits of a column of numbers."""
-    from pyarrow import types
-
     plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
     return np.dtype(kind.to_pandas_dtype() if plain else np.float64)
 
 
 def to_numbers(column: pyarrow.Array) -> np.ndarray:
     """Return a column of numbers, times or durations as float64, missing values as NaN; see `kind_of`."""
-    import pyarrow
-    from pyarrow import types
-
     scale = 1.0
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -127,8 +121,6 @@ def to_numbers(column: pyarrow.Array) -> np.ndarray:
 
 def _floats(column: pyarrow.Array) -> np.ndarray:
     """Return a column of float64 as an array, missing values as NaN."""
-    import pyarrow
-
     # without the bitmap of missing values, because DLPack takes no columns that have one
     _, data = column.buffers()
     numbers = pyarrow.Array.from_buffers(column.type, len(column), [None, data], offset=column.offset)
@@ -140,8 +132,6 @@ def _floats(column: pyarrow.Array) -> np.ndarray:
 
 def to_column(values: np.ndarray) -> pyarrow.Array:
     """Return a 1-D array of numbers or text as a column."""
-    import pyarrow
-
     if values.dtype.kind not in "iuf":  # text, and booleans, which Arrow packs into bits
         return pyarrow.array(values.astype(object) if values.dtype.kind in "UT" else values)
     plain = np.ascontiguousarray(arrays.native(values))
@@ -151,9 +141,6 @@ def to_column(values: np.ndarray) -> pyarrow.Array:
 
 def to_text(column: pyarrow.Array) -> pyarrow.Array:
     """Return a column as text; empty text becomes missing."""
-    import pyarrow
-    from pyarrow import compute, types
-
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
     text = column.cast(pyarrow.string())
@@ -162,8 +149,6 @@ def to_text(column: pyarrow.Array) -> pyarrow.Array:
 
 def to_labels(column: pyarrow.Array) -> np.ndarray:
     """Return a column of labels as an array: text as Python strings, missing labels as None."""
-    import pyarrow
-
     kind = kind_of(column.type)
     if kind == "date":
         column = column.cast(pyarrow.string())
@@ -175,8 +160,6 @@ def to_labels(column: pyarrow.Array) -> np.ndarray:
 @contextmanager
 def opening(path: Path, kind: str) -> Iterator[None]:
     """Raise StorageError if Arrow or the disk cannot read a file of this kind."""
-    import pyarrow
-
     try:
         yield
     except (pyarrow.ArrowException, OSError, EOFError, UnicodeError) as error:
@@ -189,8 +172,6 @@ def opening(path: Path, kind: str) -> Iterator[None]:
 @contextmanager
 def expecting_types(path: Path) -> Iterator[None]:
     """Raise DataError if later rows of a text file have other types than its first rows."""
-    import pyarrow
-
     try:
         yield
     except (pyarrow.ArrowException, OSError, UnicodeError) as error:
@@ -208,8 +189,6 @@ def cast_columns(
     `table`: its name in messages.
     Raises DataError if a value cannot be cast.
     """
-    import pyarrow
-
     columns = {}
     for name, kind in types.items():
         column = batch.column(name)

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from rff_dist.data import blocks, folding, labelled
 from rff_dist.engines.protocol import Broadcast, Engine
@@ -30,15 +30,12 @@ from rff_dist.selection.cross_validation import CrossValidation, cross_validate
 from rff_dist.selection.grids import PerTarget
 from rff_dist.selection.leave_one_out import select_by_press
 from rff_dist.statistics import fold_statistics, inspection, moments, passes
-from rff_dist.statistics.accumulate import Accumulation, Accumulations
+from rff_dist.statistics.accumulate import Accumulations
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import human_bytes, short_repr
 from rff_dist.typing import Do, plainly
 
 logger = logging.getLogger(__name__)
-
-#: Z'Z and Z'y of all rows, or of each fold.
-type Sums = RidgeStatistics | fold_statistics.FoldStatistics
 
 
 def fit(
@@ -194,15 +191,12 @@ def share_out(
     return [Reading(batch, known, n_parts) for batch, known in batches]
 
 
-def broadcast(
-    prepared: Prepared, reading: Reading, folds: folding.Folds | None
-) -> Broadcast[Accumulation] | Broadcast[Accumulations]:
+def broadcast(prepared: Prepared, reading: Reading, folds: folding.Folds | None) -> Broadcast[Accumulations]:
     """Give every worker the features of a reading, and check that each has drawn the same.
 
     Features without a bound, such as linear ones, take their grid from a first pass.
     """
-    engine, part = prepared.engine, (0, reading.n_parts)
-    members = [prepared.accumulation(feature_map).of_part(part) for feature_map in reading.maps]
+    engine, members = prepared.engine, tuple(map(prepared.accumulation, reading.maps))
     for feature_map in reading.maps:
         where = "in this process"
         if not engine.in_process:
@@ -215,21 +209,15 @@ def broadcast(
         what = drawn.get(feature_map.kind, "features")  # a linear kernel draws nothing
         digest = feature_map.digest()[:16]
         prepared.say("broadcast", f"{what} of D = {feature_map.n_components:,}, digest {digest}, {where}")
-    if folds is None:
-        return engine.broadcast(members[0])
-    return engine.broadcast(Accumulations(tuple(members), folds, prepared.dataset.n_samples))
+    state = Accumulations(members, folds, prepared.dataset.n_samples)
+    return engine.broadcast(state.of_part((0, reading.n_parts)))
 
 
-def accumulate(prepared: Prepared, shared: Broadcast[Accumulation] | Broadcast[Accumulations]) -> deque[Sums]:
+def accumulate(prepared: Prepared, shared: Broadcast[Accumulations]) -> deque[passes.Sums]:
     """Sum up Z'Z and Z'y of all rows, or of each fold, for each map that was broadcast."""
-    dataset, engine, state = prepared.dataset, prepared.engine, shared.state
-    if isinstance(state, Accumulation):
-        statistics = passes.accumulate_shared(dataset, cast("Broadcast[Accumulation]", shared), engine=engine)
-        inspection.check_same_rows(prepared.moments, statistics.targets, statistics.spec)
-        return deque([statistics])
-    summed = passes.accumulate_folds_shared(dataset, cast("Broadcast[Accumulations]", shared), engine=engine)
+    summed = passes.accumulate_shared(prepared.dataset, shared, engine=prepared.engine)
     # all maps share the pass
-    inspection.check_same_rows(prepared.moments, summed[0].targets(), state.members[0].spec)
+    inspection.check_same_rows(prepared.moments, summed[0].targets, shared.state.members[0].spec)
     return deque(summed)
 
 
@@ -260,7 +248,7 @@ class Fitted:
 def solve_sums(
     prepared: Prepared,
     feature_map: FeatureMap,
-    sums: Sums,
+    sums: passes.Sums,
     choices: Choices,
     table: CrossValidation | None = None,
 ) -> Fitted:

@@ -21,7 +21,7 @@ from rff_dist.selection import cross_validation
 from rff_dist.selection.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows
 from rff_dist.statistics import accumulate, inspection, ridge_statistics, specs
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import EqualByFields, FloatArray, IntArray
 
 MAX_DEFAULT_ALPHAS = 54  # three per decade, over the 16 decades of float64 and two above
 
@@ -229,7 +229,7 @@ def _units(deviations: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Deviations:
+class Deviations(EqualByFields):
     """How far off the model of all rows is at x, up to a factor: s(x), by a regression of its root.
 
     `coefficients`: float64 array of shape (n_components, n_targets). Of √s, with s in the targets' units.
@@ -280,7 +280,7 @@ def _edges() -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldOutScores:
+class HeldOutScores(EqualByFields):
     """How many rows have which score, exactly; `+` joins two sets of rows.
 
     `counts`: int64 array of shape (n_bins, n_targets). Rows with a score of 0, then those in each bin of a
@@ -303,14 +303,6 @@ class HeldOutScores:
                 "blocks with the same models"
             )
         return replace(self, counts=self.counts + other.counts)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, HeldOutScores):
-            return NotImplemented
-        mine, theirs = self.to_arrays(), other.to_arrays()
-        return mine.keys() == theirs.keys() and all(np.array_equal(mine[key], theirs[key]) for key in mine)
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def n_samples(self) -> int:

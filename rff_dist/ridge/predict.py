@@ -6,11 +6,9 @@ Estimators, the command line and the flows call these, as they call `ridge.fit.f
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, overload
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines.protocol import Engine
@@ -22,37 +20,31 @@ from rff_dist.statistics import inspection
 from rff_dist.typing import FloatArray
 
 
-@overload
-def evaluate(
-    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: Literal[False] = False
-) -> evaluation.Errors: ...
-
-
-@overload
-def evaluate(
-    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: bool
-) -> evaluation.Errors | uncertainty.Calibration: ...
-
-
-def evaluate(
-    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: bool = False
-) -> evaluation.Errors | uncertainty.Calibration:
+def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> evaluation.Errors:
     """Measure a model's errors on a dataset in one pass, O(n_samples · n_components · n_features).
 
-    With `std` its standard deviations are judged too, at the cost of `predict_with_std_in_memory`.
-
-    Raises DataError if the dataset does not fit the model, or has no targets; StatisticsError, SolveError,
-      PlanError with `std`, as `predict_with_std_in_memory`.
+    Raises DataError if the dataset does not fit the model, or has no targets.
     """
+    _check_targets(dataset, model)
+    return inspection.sum_rows(
+        dataset, evaluation.evaluate_rows, model.linear, engine=engine, label="evaluate"
+    )
+
+
+def calibrate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> uncertainty.Calibration:
+    """Measure a model's errors as `evaluate`, and judge its standard deviations, at their cost.
+
+    Raises DataError as `evaluate`; StatisticsError, SolveError, PlanError as `predict_in_memory` with `std`.
+    """
+    _check_targets(dataset, model)
+    state = _predictive_state(dataset, model, engine=engine)
+    return inspection.sum_rows(dataset, uncertainty.calibrate_rows, state, engine=engine, label="evaluate")
+
+
+def _check_targets(dataset: Dataset, model: RidgeModel) -> None:
     predicting.check_dataset(dataset, model)
     if dataset.n_targets != model.n_targets:
         raise DataError(f"y has {dataset.n_targets} targets, but the model predicts {model.n_targets}")
-    if not std:
-        return inspection.sum_rows(
-            dataset, evaluation.evaluate_rows, model.linear, engine=engine, label="evaluate"
-        )
-    state = _predictive_state(dataset, model, engine=engine)
-    return inspection.sum_rows(dataset, uncertainty.calibrate_rows, state, engine=engine, label="evaluate")
 
 
 def predict(
@@ -68,8 +60,8 @@ def predict(
 ) -> int:
     """Write predictions of every row to a new Zarr group, as the array `predictions`.
 
-    `std` adds the array `standard_deviations`, at the cost of `predict_with_std_in_memory`. `coverage` adds
-    the arrays `lower` and `upper`, the ends of intervals that contain new observations with that probability:
+    `std` adds the array `standard_deviations`, at the cost of `predict_in_memory`. `coverage` adds the
+    arrays `lower` and `upper`, the ends of intervals that contain new observations with that probability:
     conformal intervals if the model has held-out scores, else normal ones, at the cost of `std`.
 
     A block that is written twice holds the same numbers. The output appears at `url` when it is complete.
@@ -77,7 +69,7 @@ def predict(
     Returns `n_samples`: rows written.
     Raises DataError if the dataset does not fit the model; StorageError if the output exists and `overwrite`
       is False, or cannot be written; StatisticsError, SolveError, PlanError with `std`, as
-      `predict_with_std_in_memory`; InvalidParameterError if `coverage` is not in (0, 1).
+      `predict_in_memory`; InvalidParameterError if `coverage` is not in (0, 1).
     """
     state = _predicting(dataset, model, std=std, coverage=coverage, engine=engine)
     n_columns = None if model.one_dimensional else model.n_targets
@@ -153,45 +145,25 @@ def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:
     return wanted[0] if len(wanted) == 1 else np.stack(wanted, axis=-1)
 
 
-def predict_intervals_in_memory(
-    dataset: Dataset, model: RidgeModel, *, coverage: float, engine: Engine
-) -> tuple[FloatArray, FloatArray]:
-    """Return the lower and upper ends of intervals, in the shape of `predict_in_memory`; see `predict`.
+def predict_in_memory(
+    dataset: Dataset, model: RidgeModel, *, std: bool = False, coverage: float | None = None, engine: Engine
+) -> dict[str, FloatArray]:
+    """Return the arrays that `predict` would write, by name: `predictions`, and what else is asked for.
+
+    Each has shape (n_samples,) or (n_samples, n_targets). `std` takes O(n_samples · n_components²), and
+    O(n_components³ / 3) at a model's first call; see `rff_dist.ridge.uncertainty` for the formula. The model
+    and each worker then hold a triangle of 8 · n_components² bytes.
 
     Raises DataError if the dataset does not fit the model; InvalidParameterError if `coverage` is not in (0,
-      1); StatisticsError, SolveError without held-out scores, as `predict_with_std_in_memory`.
+      1). With `std`, and with `coverage` without held-out scores: StatisticsError if the model has no
+      statistics; SolveError if the statistics do not determine a variance; PlanError if memory does not hold
+      the triangle.
     """
-    ends = _arrays_in_memory(dataset, model, coverage=coverage, engine=engine)
-    return ends[..., 1], ends[..., 2]
-
-
-def predict_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> FloatArray:
-    """Return predictions of shape (n_samples,) or (n_samples, n_targets) as one array."""
-    return _arrays_in_memory(dataset, model, engine=engine)
-
-
-def _arrays_in_memory(
-    dataset: Dataset, model: RidgeModel, *, std: bool = False, coverage: float | None = None, engine: Engine
-) -> NDArray[Any]:
     state = _predicting(dataset, model, std=std, coverage=coverage, engine=engine)
-    return predicting.rows_in_memory(dataset, _predict_arrays, state, engine=engine, label="predict")
-
-
-def predict_with_std_in_memory(
-    dataset: Dataset, model: RidgeModel, *, engine: Engine
-) -> tuple[FloatArray, FloatArray]:
-    """Return predictions and their standard deviations, in the shape of `predict_in_memory`.
-
-    O(n_samples · n_components²), and O(n_components³ / 3) at a model's first call; see
-    `rff_dist.ridge.uncertainty` for the formula. The model and each worker hold a triangle of
-    8 · n_components² bytes.
-
-    Raises DataError if the dataset does not fit the model; StatisticsError if the model has no statistics;
-      SolveError if the statistics do not determine a variance; PlanError if memory does not hold the
-      triangle.
-    """
-    arrays = _arrays_in_memory(dataset, model, std=True, engine=engine)
-    return arrays[..., 0], arrays[..., 1]
+    values = predicting.rows_in_memory(dataset, _predict_arrays, state, engine=engine, label="predict")
+    if len(state.arrays) == 1:
+        return {"predictions": values}
+    return {name: values[..., k] for k, name in enumerate(state.arrays)}
 
 
 def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> uncertainty.PredictiveModel:

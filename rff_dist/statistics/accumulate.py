@@ -18,7 +18,7 @@ from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
 from rff_dist.products import choice, protocol
 from rff_dist.statistics import fold_statistics, ridge_statistics, specs
-from rff_dist.typing import FloatArray, IndexArray, IntArray
+from rff_dist.typing import FloatArray, IntArray
 
 type _FilledTile = tuple[int, slice, protocol.Tile]  # the tile's piece, rows and features
 type _Stripe = tuple[int, int]  # first component, end
@@ -43,63 +43,70 @@ class Accumulation:
     folds: folding.Folds | None = None
     sums: Literal["all", "gram", "moments"] = "all"
 
-    def of_part(self, part: specs.Part) -> Accumulation:
-        """Return the state of a pass that sums up a part of Z'Z."""
-        return replace(self, spec=replace(self.spec, part=part))
-
 
 @dataclass(frozen=True, slots=True)
 class Accumulations:
-    """The state of a pass that accumulates statistics for several feature maps and each fold.
+    """The state of a pass that accumulates statistics for several feature maps, of all rows or of each fold.
 
     `members`: the feature maps to compare.
-    `folds`: each of these folds is summed separately.
+    `folds`: each of these folds is summed separately; None for one sum of all rows.
     `n_samples`: number of rows of the dataset, by which contiguous folds are cut.
     """
 
     members: tuple[Accumulation, ...]
-    folds: folding.Folds
+    folds: folding.Folds | None
     n_samples: int
 
     def of_part(self, part: specs.Part) -> Accumulations:
         """Return the state of a pass that sums up a part of Z'Z of each map."""
-        return replace(self, members=tuple(member.of_part(part) for member in self.members))
+        members = (replace(member, spec=replace(member.spec, part=part)) for member in self.members)
+        return replace(self, members=tuple(members))
 
 
 def accumulate_fold_rows(
-    rows: blocks.Rows, state: Accumulations, totals: tuple[fold_statistics.FoldStatistics, ...] | None = None
-) -> tuple[fold_statistics.FoldStatistics, ...]:
-    """Return the exact statistics of each fold of a block, for each feature map; adds to `totals` in place.
+    rows: blocks.Rows, state: Accumulations, totals: tuple[fold_statistics.FoldSums, ...] | None = None
+) -> tuple[fold_statistics.FoldSums, ...]:
+    """Return, for each feature map, the exact statistics of each fold of a block; adds to `totals` in place.
 
     Takes O(n_samples · n_components²) time, as without folds, but one set of sums in memory for each fold.
+    Without folds all rows are one.
 
     Raises DataError, StatisticsError, PlanError as `accumulate_rows`, and DataError if folds need groups and
       the rows have none.
     """
-    folds = state.folds
-    present, pieces = _cut_by_folds(rows, folds, state.n_samples)
+    n_folds = 1 if state.folds is None else state.folds.n_folds
+    pieces = _cut_by_folds(rows, state.folds, state.n_samples)
     sums = []
     for i, member in enumerate(state.members):
-        parts: list[fold_statistics.Part] = [None] * folds.n_folds if totals is None else [*totals[i].parts]
-        added = _accumulate(rows, member, pieces, [parts[fold] for fold in present])
-        for fold, part in zip(present, added, strict=True):
+        parts: list[fold_statistics.FoldSum] = [None] * n_folds if totals is None else [*totals[i]]
+        added = _accumulate(rows, member, pieces, [parts[fold] for fold in pieces.folds])
+        for fold, part in zip(pieces.folds, added, strict=True):
             parts[fold] = part
-        sums.append(fold_statistics.FoldStatistics(folds, tuple(parts)))
+        sums.append(tuple(parts))
     return tuple(sums)
 
 
-def _cut_by_folds(rows: blocks.Rows, folds: folding.Folds, n_samples: int) -> tuple[IndexArray, _Pieces]:
-    """Return the folds that occur in a block, and the block's rows sorted by fold."""
+def add_fold_rows(
+    left: tuple[fold_statistics.FoldSums, ...], right: tuple[fold_statistics.FoldSums, ...]
+) -> tuple[fold_statistics.FoldSums, ...]:
+    """Add the sums of two sets of rows: the `combine` of `accumulate_fold_rows`."""
+    return tuple(tuple(map(fold_statistics.plus, *both)) for both in zip(left, right, strict=True))
+
+
+def _cut_by_folds(rows: blocks.Rows, folds: folding.Folds | None, n_samples: int) -> _Pieces:
+    """Return a block's rows sorted by fold; without folds they are one piece."""
+    if folds is None:
+        return _Pieces(slice(None), (len(rows.X),), (0,))
     block = rows.block
     fold_of_row = folds.assign(block.start, block.stop, n_samples=n_samples, groups=rows.groups)
     order = np.argsort(fold_of_row, kind="stable")
     ends = np.cumsum(np.bincount(fold_of_row, minlength=folds.n_folds))
     present = np.flatnonzero(np.diff(ends, prepend=0))
-    return present, _Pieces(order, tuple(ends[present].tolist()))
+    return _Pieces(order, tuple(ends[present].tolist()), tuple(present.tolist()))
 
 
 def add_each[T](left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
-    """Add two tuples element by element: the `combine` of `accumulate_fold_rows`."""
+    """Add two tuples element by element."""
     return tuple(map(operator.add, left, right))
 
 
@@ -117,23 +124,22 @@ def accumulate_rows(
       targets, or a weight is outside the spec's grid; StatisticsError if spec and feature map differ in the
       number of components; PlanError if the block has more rows than an integer sum holds.
     """
-    pieces = _Pieces(slice(None), (len(rows.X),))
-    if state.folds is not None:
-        _, pieces = _cut_by_folds(rows, state.folds, rows.block.stop)
+    pieces = _cut_by_folds(rows, state.folds, rows.block.stop)
     parts = _accumulate(rows, state, pieces, [total] + [None] * (len(pieces.ends) - 1))
     return reduce(operator.add, parts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """An order of a block's rows, and the ends of the pieces of it that are summed separately."""
+    """An order of a block's rows, and the ends and folds of the pieces of it that are summed separately."""
 
     order: IntArray | slice
     ends: tuple[int, ...]
+    folds: tuple[int, ...]
 
 
 def _accumulate(
-    rows: blocks.Rows, state: Accumulation, pieces: _Pieces, totals: Sequence[fold_statistics.Part]
+    rows: blocks.Rows, state: Accumulation, pieces: _Pieces, totals: Sequence[fold_statistics.FoldSum]
 ) -> list[ridge_statistics.RidgeStatistics]:
     """Return the statistics of each piece of a block.
 

@@ -19,7 +19,8 @@ from rff_dist.features import maps
 from rff_dist.numerics import exact_sums
 from rff_dist.statistics import ridge_statistics, specs
 
-type Part = ridge_statistics.RidgeStatistics | None  # None for a fold without rows
+type FoldSum = ridge_statistics.RidgeStatistics | None  # None for a fold without rows
+type FoldSums = tuple[FoldSum, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class FoldStatistics:
     """
 
     folds: folding.Folds
-    parts: tuple[Part, ...]
+    parts: FoldSums
 
     def __add__(self, other: Self) -> Self:
         if not isinstance(other, FoldStatistics):
@@ -41,7 +42,7 @@ class FoldStatistics:
             raise StatisticsError(
                 f"these statistics are of different folds, {self.folds} and {other.folds}; cut both alike"
             )
-        return replace(self, parts=tuple(map(_plus, self.parts, other.parts)))
+        return replace(self, parts=tuple(map(plus, self.parts, other.parts)))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -85,8 +86,9 @@ class FoldStatistics:
         parts = [part for index in indices if (part := self.parts[index]) is not None]
         return reduce(operator.add, parts) if parts else self.fold(indices[0])
 
+    @property
     def targets(self) -> exact_sums.ExactSum:
-        """Return [Y - offset, 1]'W[Y - offset, 1] of all rows; see `RidgeStatistics`."""
+        """[Y - offset, 1]'W[Y - offset, 1] of all rows; see `RidgeStatistics`."""
         return reduce(operator.add, (part.targets for part in self.parts if part is not None))
 
     def leading(self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs) -> Self:
@@ -97,11 +99,7 @@ class FoldStatistics:
 
     def check_complete(self, n_samples: int, feature_map: maps.FeatureMap) -> None:
         """Check that every row counted once; raises as `RidgeStatistics.check_complete`."""
-        if self.n_samples != n_samples:
-            raise StatisticsError(
-                f"the folds' statistics count {self.n_samples:_} rows but the data have {n_samples:_}; "
-                "a block is missing or was counted twice: run the pass again and report this"
-            )
+        specs.check_counted(self.n_samples, n_samples)
         for part in self.parts:
             if part is not None:
                 part.check_complete(part.n_samples, feature_map)
@@ -117,7 +115,8 @@ class FoldStatistics:
         return replace(self, parts=tuple(None if part is None else change(part) for part in self.parts))
 
 
-def _plus(left: Part, right: Part) -> Part:
+def plus(left: FoldSum, right: FoldSum) -> FoldSum:
+    """Add the sums of two sets of rows of one fold."""
     if left is None or right is None:
         return right if left is None else left
     return left + right

@@ -353,7 +353,7 @@ class GramOperator:
         task = blocks.BlockTask(self.dataset, multiply_rows, adds=True)
         parts = inspection.blocks_of(self.dataset)
         product: GramProduct = self.engine.map_reduce(task, parts, factor, label=label)
-        inspection.check_counted(product.n_samples, self.dataset.n_samples)
+        specs.check_counted(product.n_samples, self.dataset.n_samples)
         sums = np.ldexp(product.sums.astype(np.float64), exponent + norms)
         return sums_of_z(sums, self.feature_map), product.errors.value()
 
@@ -374,7 +374,7 @@ def gram_operator(
     """
     state = TargetState(accumulation, split)
     sums = inspection.sum_rows(dataset, sum_targets, state, engine=engine, label="targets")
-    inspection.check_counted(sums.n_samples, dataset.n_samples)
+    specs.check_counted(sums.n_samples, dataset.n_samples)
     return GramOperator(dataset, accumulation, sums, centred, engine, split)
 
 

@@ -16,7 +16,7 @@ from rff_dist.data import labelled
 from rff_dist.data.blocks import MAX_BLOCK_ROWS, Block, BlockTask, Dataset, Rows, block_rows, cut_blocks
 from rff_dist.data.columns import Column
 from rff_dist.engines import protocol
-from rff_dist.errors import ConflictError, DataError, InvalidParameterError, StatisticsError
+from rff_dist.errors import ConflictError, DataError, InvalidParameterError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums
 from rff_dist.statistics import specs
@@ -79,15 +79,6 @@ def sum_rows[S, T](
     return engine.map_reduce(task, parts, state, combine=combine, label=label)
 
 
-def check_counted(n_samples: int, expected: int) -> None:
-    """Check that a pass counted each of the expected rows once; raises StatisticsError otherwise."""
-    if n_samples != expected:
-        raise StatisticsError(
-            f"a pass counted {n_samples:_} rows, but the data have {expected:_}: some were lost or counted "
-            "twice; run it again"
-        )
-
-
 def inspect(dataset: Dataset, *, engine: protocol.Engine) -> Moments:
     """Check all values and measure means, standard deviations and weights, in one cheap pass.
 
@@ -97,11 +88,7 @@ def inspect(dataset: Dataset, *, engine: protocol.Engine) -> Moments:
     blocks = blocks_of(dataset)
     pivot = _first_row_that_counts(dataset, blocks)
     moments = sum_rows(dataset, measure_moments, pivot, blocks=blocks, engine=engine, label="inspect")
-    if moments.n_samples != dataset.n_samples:
-        raise StatisticsError(
-            f"{moments.n_samples:_} rows were measured but the data have {dataset.n_samples:_}; a block is "
-            "missing or was counted twice: run the pass again and report this"
-        )
+    specs.check_counted(moments.n_samples, dataset.n_samples)
     if not moments.weight.value() > 0:
         raise DataError("all sample weights are zero; at least one row must count")
     lost = (moments.squares.value() == 0) & (moments.sums.value() != 0)

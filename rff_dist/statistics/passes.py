@@ -3,8 +3,9 @@
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from rff_dist.statistics import accumulate as block_sums
 from rff_dist.statistics import fold_statistics, inspection, ridge_statistics, specs
 from rff_dist.statistics.moments import Moments
 
-type FoldSums = tuple[fold_statistics.Part, ...]
+#: Z'Z and Z'y of all rows, or of each fold.
+type Sums = ridge_statistics.RidgeStatistics | fold_statistics.FoldStatistics
 
 MAX_WEIGHT_EXPONENT = 400
 WEIGHT_BITS = 10  # the sums' grid should keep at least so many bits of the smallest weight: three digits
@@ -184,34 +186,10 @@ def accumulate(
         if dataset.weighted:
             grid = weight_grid(inspection.inspect(dataset, engine=engine))
             spec = replace(spec, weight_exponent=grid.exponent, frequency_weights=grid.repeated)
-    shared = engine.broadcast(block_sums.Accumulation(feature_map, spec).of_part((0, n_parts)))
-    return accumulate_shared(dataset, shared, engine=engine)
-
-
-def accumulate_shared(
-    dataset: blocks.Dataset, shared: protocol.Broadcast[block_sums.Accumulation], *, engine: protocol.Engine
-) -> ridge_statistics.RidgeStatistics:
-    """Accumulate the exact statistics of all rows in features that every worker has; see `accumulate`.
-
-    `shared`: the state of the first part of Z'Z; it says how many parts, and passes, there are.
-    """
-    first = shared.state
-    feature_map, spec = first.feature_map, first.spec
-    _announce([first], dataset, engine)
-
-    def accumulate_part(part: specs.Part) -> FoldSums:
-        statistics: ridge_statistics.RidgeStatistics = engine.map_reduce(
-            blocks.BlockTask(dataset, block_sums.accumulate_rows, adds=True),
-            inspection.blocks_of(dataset, max_rows=spec.limb_rows),  # a block's sums must fit in one limb
-            shared if part == spec.part else engine.broadcast(first.of_part(part)),
-            label="accumulate",
-        )
-        return (statistics,)
-
-    (statistics,) = sum_in_parts(accumulate_part, spec.part[1], engine=engine)
-    assert statistics is not None
-    statistics.check_complete(dataset.n_samples, feature_map)
-    return statistics.with_whitener(feature_map.whitener)
+    member = block_sums.Accumulation(feature_map, spec)
+    state = block_sums.Accumulations((member,), None, dataset.n_samples).of_part((0, n_parts))
+    (statistics,) = accumulate_shared(dataset, engine.broadcast(state), engine=engine)
+    return cast("ridge_statistics.RidgeStatistics", statistics)
 
 
 def accumulate_folds(
@@ -233,89 +211,77 @@ def accumulate_folds(
     Returns `statistics`: one for each member.
     Raises DataError if values are not finite, or targets or groups are missing.
     """
-    state = block_sums.Accumulations(tuple(members), folds, dataset.n_samples)
-    return accumulate_folds_shared(dataset, engine.broadcast(state.of_part((0, n_parts))), engine=engine)
+    state = block_sums.Accumulations(tuple(members), folds, dataset.n_samples).of_part((0, n_parts))
+    summed = accumulate_shared(dataset, engine.broadcast(state), engine=engine)
+    return cast("tuple[fold_statistics.FoldStatistics, ...]", summed)
 
 
-def accumulate_folds_shared(
+def accumulate_shared(
     dataset: blocks.Dataset, shared: protocol.Broadcast[block_sums.Accumulations], *, engine: protocol.Engine
-) -> tuple[fold_statistics.FoldStatistics, ...]:
-    """Accumulate each fold's exact statistics in features that every worker has; see `accumulate_folds`.
+) -> tuple[Sums, ...]:
+    """Accumulate exact statistics in features that every worker has; see `accumulate` and `accumulate_folds`.
 
-    `shared`: as in `accumulate_shared`.
+    If a worker's memory does not hold the whole of Z'Z, each pass sums a part: some of the output tiles. It
+    reads all rows and makes their features again, which is a small share of the work where D is large, and
+    multiplies for its own tiles only. The joined parts have the same bits as the sums of one pass.
+
+    `shared`: the state of the first part of Z'Z; it says how many parts, and passes, there are.
+    Returns the statistics of each feature map.
+    Raises StatisticsError if the rows changed between passes.
     """
-    first = shared.state
-    members, folds, first_part = first.members, first.folds, first.members[0].spec.part
-    _announce(members, dataset, engine)
-    most = min(member.spec.limb_rows for member in members)
-
-    def accumulate_part(part: specs.Part) -> FoldSums:
-        members_sums: tuple[fold_statistics.FoldStatistics, ...] = engine.map_reduce(
-            blocks.BlockTask(dataset, block_sums.accumulate_fold_rows, adds=True),
-            inspection.blocks_of(dataset, max_rows=most, n_folds=folds.n_folds),
-            shared if part == first_part else engine.broadcast(first.of_part(part)),
-            combine=block_sums.add_each,
-            label="accumulate",
-        )
-        return tuple(fold for statistics in members_sums for fold in statistics.parts)
-
-    summed = sum_in_parts(accumulate_part, first_part[1], engine=engine)
-    whole = []
-    for member, parts in zip(members, itertools.batched(summed, folds.n_folds), strict=True):
-        statistics = fold_statistics.FoldStatistics(folds, parts)
+    state = shared.state
+    members, folds, specs_of = state.members, state.folds, [member.spec for member in state.members]
+    announce, n_parts = progress.Announcer(engine.observers), specs_of[0].part[1]
+    for spec in specs_of:
+        operations = float(dataset.n_samples) * spec.n_components**2
+        announce(progress.Work("accumulate", operations, spec.n_components, spec.fixed_point))
+    if n_parts > 1:
+        announce(progress.Rounds("accumulate", n_parts))
+    task = blocks.BlockTask(dataset, block_sums.accumulate_fold_rows, adds=True)
+    most = min(spec.limb_rows for spec in specs_of)  # a block's sums must fit in one limb
+    n_folds = 1 if folds is None else folds.n_folds
+    parts = inspection.blocks_of(dataset, max_rows=most, n_folds=n_folds)
+    sums: tuple[fold_statistics.FoldSums, ...] = ()
+    for index in range(n_parts):
+        handle = engine.broadcast(state.of_part((index, n_parts))) if index else shared
+        found = engine.map_reduce(task, parts, handle, combine=block_sums.add_fold_rows, label="accumulate")
+        sums = found if n_parts == 1 else _joined(sums, found)
+    whole: list[Sums] = []
+    for member, of_folds in zip(members, sums, strict=True):
+        statistics = of_folds[0] if folds is None else fold_statistics.FoldStatistics(folds, of_folds)
+        assert statistics is not None  # there are rows
         statistics.check_complete(dataset.n_samples, member.feature_map)
         whole.append(statistics.with_whitener(member.feature_map.whitener))
     return tuple(whole)
 
 
-def _announce(
-    members: Sequence[block_sums.Accumulation], dataset: blocks.Dataset, engine: protocol.Engine
-) -> None:
-    """Tell the engine's observers how much a pass will multiply."""
-    for spec in (member.spec for member in members):
-        operations = float(dataset.n_samples) * spec.n_components**2
-        work = progress.Work("accumulate", operations, spec.n_components, spec.fixed_point)
-        progress.Announcer(engine.observers)(work)
-
-
-# -- parts -----------------------------------------------------------------------------------------
-#
-# If a worker's memory does not hold the whole of Z'Z, each pass sums a part: some of the output tiles. Every
-# pass reads all rows and makes their features again, which is a small share of the work where D is large, and
-# multiplies for its own tiles only. The joined parts have the same bits as the sums of one pass.
-
-
-def sum_in_parts(
-    accumulate: Callable[[specs.Part], FoldSums], n_parts: int, *, engine: protocol.Engine
-) -> FoldSums:
-    """Return whole statistics from the passes for parts of Z'Z, each of which `accumulate` runs.
-
-    Raises StatisticsError if the rows changed between the passes.
-    """
-    if n_parts == 1:
-        return accumulate(specs.WHOLE)
-    progress.Announcer(engine.observers)(progress.Rounds("accumulate", n_parts))
-    wholes: FoldSums = ()
-    for index in range(n_parts):
-        parts = accumulate((index, n_parts))
-        wholes = tuple(map(_fill, wholes or (None,) * len(parts), parts, [index == 0] * len(parts)))
+def _joined(
+    wholes: tuple[fold_statistics.FoldSums, ...], parts: tuple[fold_statistics.FoldSums, ...]
+) -> tuple[fold_statistics.FoldSums, ...]:
+    """Copy a pass's output tiles to their places in the whole sums, which the first pass creates."""
+    wholes = wholes or tuple(tuple(map(_with_all_tiles, of_map)) for of_map in parts)
+    for whole, part in zip(itertools.chain(*wholes), itertools.chain(*parts), strict=True):
+        # each pass makes these sums too; that they agree shows that all passes read the same rows
+        counted, again = (s and (s.n_samples, s.n_observations, s.cross, s.targets) for s in (whole, part))
+        if counted != again:
+            raise StatisticsError(
+                "two passes over the same rows found different sums: the data changed between them; run it "
+                "again on data that do not change"
+            )
+        if whole is not None and part is not None:
+            _fill(whole, part)
     return wholes
 
 
-def _fill(whole: fold_statistics.Part, part: fold_statistics.Part, first: bool) -> fold_statistics.Part:
-    """Copy a part's output tiles to their places in the whole, which is created for the first part."""
-    if first and part is not None:
-        spec = replace(part.spec, part=specs.WHOLE)
-        low = np.zeros(spec.layout.size, np.int64)
-        whole = replace(part, spec=spec, low=low, high=None if part.high is None else low.copy())
-    if whole is None or part is None:
-        if whole is not part:
-            raise _changed()
+def _with_all_tiles(part: fold_statistics.FoldSum) -> fold_statistics.FoldSum:
+    if part is None:
         return None
-    # each pass for a part makes these sums too; that they agree shows that all passes read the same rows
-    counted, again = ((s.n_samples, s.n_observations, s.cross, s.targets) for s in (whole, part))
-    if counted != again:
-        raise _changed()
+    spec = replace(part.spec, part=specs.WHOLE)
+    low = np.zeros(spec.layout.size, np.int64)
+    return replace(part, spec=spec, low=low, high=None if part.high is None else low.copy())
+
+
+def _fill(whole: ridge_statistics.RidgeStatistics, part: ridge_statistics.RidgeStatistics) -> None:
     places = {(row, column): offset for row, column, offset in whole.spec.layout.tiles()}
     layout = part.spec.layout
     for row, column, offset in layout.tiles():
@@ -323,11 +289,3 @@ def _fill(whole: fold_statistics.Part, part: fold_statistics.Part, first: bool) 
             if into is not None and limb is not None:
                 place = places[row, column]
                 layout.view(into, row, column, place)[:] = layout.view(limb, row, column, offset)
-    return whole
-
-
-def _changed() -> StatisticsError:
-    return StatisticsError(
-        "two passes over the same rows found different sums: the data changed between them; run it again on "
-        "data that do not change"
-    )

@@ -10,7 +10,7 @@ import hashlib
 import json
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -21,18 +21,17 @@ from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, solution
 from rff_dist.statistics import specs
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import EqualByFields, FloatArray, IntArray
 
 type _Limbs = tuple[IntArray, IntArray | None]  # low, and high if one limb is not enough
 
 _LIMB_MASK = (1 << specs.LIMB_BITS) - 1
 _COUNTS = ("n_samples", "n_observations", "n_tiles", "halvings")
-_COMPARED = ("spec", "halvings", "n_samples", "n_observations", "cross", "targets")
 _STRIP = 2**18  # numbers worked on at a time, a few MiB, so that no temporary array is as large as the result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RidgeStatistics:
+class RidgeStatistics(EqualByFields):
     """Exact Z'Z, Z'Y, Y'Y, Z'1, sums and counts of the rows seen so far.
 
     `s + t` are the statistics of both sets of rows; `s - t` removes the rows of t; neither rounds.
@@ -83,8 +82,8 @@ class RidgeStatistics:
     high: IntArray | None
     cross: exact_sums.ExactSum
     targets: exact_sums.ExactSum
-    n_tiles: int = 0
-    whitener: specs.Whitener | None = None
+    n_tiles: int = field(default=0, compare=False)
+    whitener: specs.Whitener | None = field(default=None, compare=False)
     halvings: int = 0
 
     __repr__ = short_repr
@@ -169,15 +168,6 @@ class RidgeStatistics:
             cross=self.cross.leading(n_components),
             whitener=None if self.whitener is None else self.whitener.leading(n_components),
         )
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RidgeStatistics):
-            return NotImplemented
-        same = all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
-        limbs: list[tuple[Any, Any]] = [(self.low, other.low), (self.high, other.high)]
-        return same and all(np.array_equal(left, right) for left, right in limbs)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def digest(self) -> str:
         """Return the SHA-256 of spec, counts and all integers: equal for equal statistics."""
@@ -298,11 +288,7 @@ class RidgeStatistics:
         StatisticsError
             If rows are missing or were counted twice.
         """
-        if self.n_samples != n_samples:
-            raise StatisticsError(
-                f"the statistics count {self.n_samples:_} rows but the data have {n_samples:_}; "
-                "a block is missing or was counted twice: run the pass again and report this"
-            )
+        specs.check_counted(self.n_samples, n_samples)
         squared_norm = feature_map.squared_norm
         if squared_norm is None:
             return

@@ -214,6 +214,15 @@ class StatisticsSpec:
         return 1 << (LIMB_BITS - self.fraction_bits)
 
 
+def check_counted(n_samples: int, expected: int) -> None:
+    """Check that a pass counted each of the expected rows once; raises StatisticsError otherwise."""
+    if n_samples != expected:
+        raise StatisticsError(
+            f"a pass counted {n_samples:_} rows, but the data have {expected:_}: some were lost or counted "
+            "twice; run it again, and report this if the data did not change"
+        )
+
+
 # -- reading ---------------------------------------------------------------------------------------
 
 

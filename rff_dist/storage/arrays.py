@@ -37,6 +37,8 @@ _SECOND_AXIS = {
     "probabilities": "class",
     "distances": "cluster",
 }
+# Codecs that check a checksum of every chunk when it is read.
+_CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gzip", "zlib", "bz2", "lzma")
 # Codecs that decode to Python objects: "pickle" runs code, the others make arrays of dtype object.
 _OBJECT_CODECS = {"pickle", "json2", "msgpack2", "vlen-utf8", "vlen-bytes", "vlen-array", "categorize"}
 
@@ -72,6 +74,22 @@ class Header:
     @property
     def chunk_bytes(self) -> int:
         return math.prod(self.chunks) * self.dtype.itemsize
+
+    @property
+    def checksum(self) -> str | None:
+        """The codec that notices damaged bytes; None: damage would be read as wrong numbers."""
+        stored = json.loads(self.text)
+        if self.zarr_format == 2:
+            filters = [*(stored.get("filters") or []), stored.get("compressor")]
+            codecs = [(codec["id"], codec) for codec in filters if codec]
+        else:
+            # A shard's index always has a checksum, but that does not cover the chunks.
+            codecs = [*_walk_codecs(stored["codecs"], of_index=False)]
+        for name, settings in codecs:
+            plain: str = name.removeprefix("numcodecs.")
+            if plain in _CHECKSUMS or (plain == "zstd" and settings.get("checksum")):
+                return plain
+        return None
 
 
 def read_header(store: Store, path: str, *, label: str, text: bool = False) -> Header | None:
@@ -222,7 +240,7 @@ def _parse_header(metadata: Mapping[str, Any], *, text: bool) -> Header:
         if grid["name"] != "regular":
             raise StorageError(f"a {grid['name']!r} chunk grid; expected a regular one. Rechunk the data")
         chunks, shards = grid["configuration"]["chunk_shape"], None
-        codecs = [name for name, _ in walk_codecs(metadata["codecs"])]
+        codecs = [name for name, _ in _walk_codecs(metadata["codecs"])]
         for codec in metadata["codecs"]:
             if isinstance(codec, dict) and codec.get("name") == "sharding_indexed":
                 chunks, shards = codec["configuration"]["chunk_shape"], chunks
@@ -275,7 +293,7 @@ def _lengths(name: str, values: object, *, least: int) -> tuple[int, ...]:
     return tuple(values)
 
 
-def walk_codecs(codecs: object, *, of_index: bool = True) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _walk_codecs(codecs: object, *, of_index: bool = True) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield names and settings of Zarr format 3's codecs, nested ones included.
 
     `of_index`: whether to include the codecs of a shard's index.
@@ -286,9 +304,9 @@ def walk_codecs(codecs: object, *, of_index: bool = True) -> Iterator[tuple[str,
         else:
             settings = codec.get("configuration") or {}
             yield codec["name"], settings
-            yield from walk_codecs(settings.get("codecs"), of_index=of_index)
+            yield from _walk_codecs(settings.get("codecs"), of_index=of_index)
             if of_index:
-                yield from walk_codecs(settings.get("index_codecs"))
+                yield from _walk_codecs(settings.get("index_codecs"))
 
 
 def _v2_dtype(stored: object, codecs: Sequence[str], *, text: bool) -> np.dtype[Any]:

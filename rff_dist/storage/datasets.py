@@ -20,7 +20,7 @@ import zarr
 from rff_dist.data import blocks, memory
 from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, NoSuchVersionError, StorageError
 from rff_dist.storage import documents, groups, locations, repositories
-from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest, walk_codecs
+from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest
 from rff_dist.typing import PathLike
 
 _ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
@@ -394,27 +394,11 @@ def _names(attributes: Mapping[str, Any], key: str, width: int, place: str) -> t
     return tuple(names)
 
 
-# -- list the arrays at a location, and whether damage to their bytes would be noticed -------------
+# -- read any arrays of a group -------------------------------------------------------------------
 
 
-# Codecs that check a checksum of every chunk when it is read.
-_CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gzip", "zlib", "bz2", "lzma")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredArray:
-    """One array of a group, as its metadata describe it.
-
-    `checksum`: the codec that notices damaged bytes; None: damage would be read as wrong numbers.
-    """
-
-    name: str
-    header: Header
-    checksum: str | None
-
-
-def list_arrays(url: PathLike, version: str | None = None) -> tuple[dict[str, Any], list[StoredArray]]:
-    """Return the attributes of the group at `url` and its arrays, sorted by name; no rows are read.
+def list_arrays(url: PathLike, version: str | None = None) -> tuple[dict[str, Any], dict[str, Header]]:
+    """Return the attributes of the group at `url` and its arrays' headers by name, sorted; no rows are read.
 
     `version`: a version of a versioned dataset; None: the current one.
     Raises StorageError if there is no Zarr group, or an array's metadata cannot be read.
@@ -427,11 +411,7 @@ def list_arrays(url: PathLike, version: str | None = None) -> tuple[dict[str, An
     # First what the manifest binds: an array that is gone is missed here, before the listing hides it.
     headers = {name: group.read_header(name, text=True) for name in group.parts}
     headers |= {name: group.read_header(name, text=True) for name in group.list_arrays()}
-    return group.attributes, [
-        StoredArray(name, header, _find_checksum(header))
-        for name, header in sorted(headers.items())
-        if header
-    ]
+    return group.attributes, {name: header for name, header in sorted(headers.items()) if header}
 
 
 def read_arrays(
@@ -448,19 +428,3 @@ def read_arrays(
     for start in range(0, n_samples, n_rows):
         stop = min(start + n_rows, n_samples)
         yield {name: read_rows(array, start, stop, label=f"array {name!r}") for name, array in arrays.items()}
-
-
-def _find_checksum(header: Header) -> str | None:
-    """Return the codec that notices damage to an array's chunks, or None."""
-    stored = json.loads(header.text)
-    if header.zarr_format == 2:
-        filters = [*(stored.get("filters") or []), stored.get("compressor")]
-        codecs = [(codec["id"], codec) for codec in filters if codec]
-    else:
-        # A shard's index always has a checksum, but that does not cover the chunks.
-        codecs = [*walk_codecs(stored["codecs"], of_index=False)]
-    for name, settings in codecs:
-        plain: str = name.removeprefix("numcodecs.")
-        if plain in _CHECKSUMS or (plain == "zstd" and settings.get("checksum")):
-            return plain
-    return None

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TextIO, TypeGuard
+from typing import Any, TextIO, TypeGuard
 
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
@@ -153,41 +153,28 @@ class Tagged:
     content: bytes
     tag: Mapping[str, str]
 
-    @classmethod
-    def of(cls, content: bytes, meta: Mapping[str, Any]) -> Self:
-        """Return what an object store tells of an object in `meta`; the content need not be read then."""
-        return cls(content, {name: value for name in ("e_tag", "version") if (value := meta[name])})
 
-
-def read_tagged(store: Store, key: str, *, where: locations.Location | str) -> Tagged | None:
+def read_tagged(
+    store: Store, key: str, *, where: locations.Location | str, content: bool = True
+) -> Tagged | None:
     """Return what is stored under `key`, for a later `replace_bytes`; None if there is nothing.
 
+    `content`: False leaves it out where the store has a tag of it.
     Raises StorageError if the store cannot be read; the error calls the store `where`.
     """
     if not isinstance(store, ObjectStore):
-        content = locations.read_bytes(store, key, where=where)
-        return None if content is None else Tagged(content, {})
+        found = locations.read_bytes(store, key, where=where)
+        return None if found is None else Tagged(found, {})
     import obstore
 
     with locations.reaching(f"{where} cannot be read", key):
         try:
-            answer = obstore.get(store.store, key)
+            answer = obstore.get(store.store, key) if content else None
+            meta: Any = obstore.head(store.store, key) if answer is None else answer.meta
+            found = b"" if answer is None else bytes(answer.bytes())
         except FileNotFoundError:
             return None
-        return Tagged.of(bytes(answer.bytes()), dict(answer.meta))
-
-
-def read_tag(store: Store, key: str, *, where: locations.Location | str) -> Tagged | None:
-    """Like `read_tagged`, without the content where the store has a tag of it."""
-    if not isinstance(store, ObjectStore):
-        return read_tagged(store, key, where=where)
-    import obstore
-
-    with locations.reaching(f"{where} cannot be read", key):
-        try:
-            return Tagged.of(b"", dict(obstore.head(store.store, key)))
-        except FileNotFoundError:
-            return None
+    return Tagged(found, {name: value for name in ("e_tag", "version") if (value := meta[name])})
 
 
 def overtaken(location: locations.Location) -> ConflictError:
@@ -380,7 +367,7 @@ def write_file(path: Path, content: bytes, *, what: str) -> Path:
 def find_object(location: locations.Location) -> Tagged | None:
     """Return the tag of the object at a location in an object store; None if there is none."""
     store, name = _store_above(location)
-    return read_tag(store, name, where=location)
+    return read_tagged(store, name, where=location, content=False)
 
 
 def upload(path: Path, location: locations.Location, *, expected: Tagged | None) -> None:

@@ -465,7 +465,9 @@ class _Watch:
         if not file or not locations.may_hold(place):  # the output itself, or nothing in memory
             is_object = place.is_remote and "/" in place.path  # not a whole bucket
             return documents.find_object(place) if is_object else None
-        return documents.read_tag(locations.open_store(place, read_only=True), file, where=place)
+        return documents.read_tagged(
+            locations.open_store(place, read_only=True), file, where=place, content=False
+        )
 
 
 # What this context holds, by URL. A step of a run that holds a place gets it again.

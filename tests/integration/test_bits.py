@@ -149,7 +149,7 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(embedded):
         [folds] = passes.accumulate_folds(data, [accumulation], folds=HashFolds(3), engine=engine)
         found.append(
             (
-                prediction.evaluate(data, model, engine=engine, std=True),
+                prediction.calibrate(data, model, engine=engine),
                 leave_one_out(data, model.statistics, model.feature_map, alphas=[0.01, 1.0], engine=engine),
                 hold_out_scores(data, folds, model.feature_map, alpha=0.01, engine=engine),
             )

@@ -144,7 +144,7 @@ def test_overwritten_dataset_stays_whole_for_its_readers_until_the_next_is_compl
     np.testing.assert_array_equal(rows_of(url), np.concatenate([X + 100, X + 200]))
     np.testing.assert_array_equal(opened_before.take(range(30)).X, X)
     _, arrays = list_arrays(url)
-    assert [array.header.shape for array in arrays] == [(60, 2)]
+    assert [header.shape for header in arrays.values()] == [(60, 2)]
 
 
 def test_dataset_that_travelled_is_read_as_it_was_when_it_is_overwritten_meanwhile(server):

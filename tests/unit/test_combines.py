@@ -13,11 +13,11 @@ from rff_dist.data import blocks as cut
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Broadcast
-from rff_dist.living.update import update_model
 from rff_dist.numerics.machine import using_threads
 from rff_dist.ridge.held_out import leave_one_out
-from rff_dist.ridge.predict import evaluate
+from rff_dist.ridge.predict import calibrate, evaluate
 from tests.bits import bits_of
+from tests.plain import update_model
 
 
 class AnyOrderEngine(SerialEngine):
@@ -80,7 +80,7 @@ def test_ridge(engine: AnyOrderEngine, kernel: Any, weights: Any) -> None:
     model.predict(X)
     model.predict(X, return_std=True)
     data = ArrayDataset(X, Y, weights)
-    evaluate(data, model.model_, engine=engine, std=True)
+    calibrate(data, model.model_, engine=engine)
     evaluate(data, model.model_, engine=engine)
     leave_one_out(data, model.statistics_, model.feature_map_, alphas=[0.1], engine=engine)
     RFFRidge(kernel, alpha=0.1, solver="pcg", **options).fit(X, Y, sample_weight=weights)

@@ -272,7 +272,9 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
         known = None if model.kind == "regression" else column_of(dataset, targets)
         engine = stack.enter_context(do.open_engine(dataset.n_samples))
         if known is None:
-            return model, do("evaluate", prediction.evaluate, dataset, stored, engine=engine, std=job.std)
+            if job.std:
+                return model, do("evaluate", prediction.calibrate, dataset, stored, engine=engine)
+            return model, do("evaluate", prediction.evaluate, dataset, stored, engine=engine)
         if model.kind == "clusters":
             return model, do("evaluate", kmeans_labels.evaluate, dataset, known, stored, engine=engine)
         rows = fits.JobData(dataset, known).with_targets(stored)

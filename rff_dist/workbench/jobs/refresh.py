@@ -24,7 +24,7 @@ import numpy as np
 from rff_dist import fields
 from rff_dist.data import blocks
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
+from rff_dist.errors import PlanError, StatisticsError
 from rff_dist.features import nystrom
 from rff_dist.fitting.plan import Sums, check_plan
 from rff_dist.living import differences, new_rows, windows
@@ -159,11 +159,6 @@ def update_from(
       FingerprintMismatchError if the data do not begin with the rows that it was trained on; PlanError if
       memory does not suffice; DataError, with row and column, if a value cannot be used.
     """
-    # Numbers first: a wrong one must not cost a pass.
-    gates.check_tolerance(job.tolerance)
-    drifts.check_level(job.level)
-    if job.backfill is not None and job.backfill < 0:
-        raise InvalidParameterError(f"`backfill` is {job.backfill}; expected the number of a row, from 0")
     location = locations.parse_location(job.model)
     _check_kind(records.peek_record(location.url), location.url)  # before the model is held
     with output_places.hold(location, holder=do.holder):

@@ -13,6 +13,7 @@ from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import appending, datasets, documents, groups, locations, output_places, writing
+from rff_dist.storage.arrays import Header
 from rff_dist.storage.columns import ID
 from rff_dist.text import redact
 from rff_dist.workbench.jobs import ingest, specs
@@ -51,10 +52,10 @@ def split(job: specs.Split) -> Parts:
     # Both parts are made from one version, whatever is committed meanwhile.
     version = groups.find_group(job.data, job.version).version
     attributes, stored = datasets.list_arrays(job.data, version)
-    arrays = {array.name: array for array in stored if array.name in appending.ROLES}
+    arrays = {name: header for name, header in stored.items() if name in appending.ROLES}
     if "X" not in arrays:
         raise StorageError(f"{redact(job.data)} has no array 'X'; expected a dataset")
-    _warn(job, attributes, [array for array in stored if array.name not in arrays], arrays)
+    _warn(job, attributes, stored)
     read = partial(datasets.read_arrays, job.data, n_rows=_ROWS, version=version)
     is_test = _rule(job, attributes, arrays, read)
     # All attributes but what holds of the whole dataset only: its manifest, and the files it was made from.
@@ -76,14 +77,11 @@ def split(job: specs.Split) -> Parts:
     return Parts(urls[False], lengths[False], urls[True], lengths[True])
 
 
-def _warn(
-    job: specs.Split,
-    attributes: Mapping[str, Any],
-    others: list[datasets.StoredArray],
-    arrays: Mapping[str, datasets.StoredArray],
-) -> None:
-    n_samples = arrays["X"].header.shape[0]
-    left = [other.name for other in others if other.header.shape[:1] == (n_samples,)]
+def _warn(job: specs.Split, attributes: Mapping[str, Any], stored: Mapping[str, Header]) -> None:
+    rows = stored["X"].shape[:1]
+    left = [
+        name for name, header in stored.items() if name not in appending.ROLES and header.shape[:1] == rows
+    ]
     if left:
         _log.warning("other arrays are left out: %s", ", ".join(left))
     times = [name for name in attributes.get("feature_names") or [] if str(name).endswith(": elapsed-days")]
@@ -118,7 +116,7 @@ def _rows(
 
 
 def _rule(
-    job: specs.Split, attributes: Mapping[str, Any], arrays: Mapping[str, datasets.StoredArray], read: _Read
+    job: specs.Split, attributes: Mapping[str, Any], arrays: Mapping[str, Header], read: _Read
 ) -> _IsTest:
     """Return the function that says which rows are to test on."""
     holdout = Holdout(job.holdout, job.seed)
@@ -130,7 +128,7 @@ def _rule(
             )
         return lambda part, _: holdout.holds(part[job.groups])
     if job.by == "time":
-        return _by_time(job, attributes, arrays["X"].header.shape[0], read)
+        return _by_time(job, attributes, arrays["X"].shape[0], read)
     if ID in arrays:
         return lambda part, _: holdout.holds(part[ID])
     return lambda part, start: holdout.holds(np.arange(start, start + len(part["X"])))

@@ -18,7 +18,7 @@ from rff_dist.errors import RFFDistError
 from rff_dist.features import approximation, kinds
 from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, models
-from rff_dist.ridge.predict import predict_intervals_in_memory
+from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
 from rff_dist.workbench.jobs import cluster, fits, judging, predict, refresh, specs, train, verdict
@@ -370,11 +370,11 @@ def _interval_table(
     found = []
     for level in COVERAGES:
         try:
-            ends = predict_intervals_in_memory(rows, model, coverage=level, engine=serial.SerialEngine())
+            made = predict_in_memory(rows, model, coverage=level, engine=serial.SerialEngine())
         except RFFDistError as error:
             page.say(f"Prediction intervals were not checked: {error}", note=True)
             return
-        lower, upper = (end.reshape(observed.shape) for end in ends)
+        lower, upper = (made[name].reshape(observed.shape) for name in ("lower", "upper"))
         inside = (lower <= observed) & (observed <= upper)
         for target, name in enumerate(targets[: columns.CURVES]):
             hits = inside[:, target].astype(np.float64)

@@ -34,9 +34,8 @@ def stored_document(path: str) -> Document:
     attributes, arrays = datasets.list_arrays(path)
     shown = {name: value for name, value in attributes.items() if name != "rff_dist"}
     mark = attributes.get("rff_dist")
-    names = [array.name for array in arrays]
-    written = {"predictions", "labels"} & set(names)
-    kind = "dataset" if "X" in names else "predictions" if written else "Zarr group"
+    written = {"predictions", "labels"} & set(arrays)
+    kind = "dataset" if "X" in arrays else "predictions" if written else "Zarr group"
     record: dict[str, Any] = {
         "path": path,
         "kind": kind,
@@ -44,21 +43,19 @@ def stored_document(path: str) -> Document:
         "complete": mark.get("state") == "complete" if isinstance(mark, Mapping) else None,
         "arrays": [
             {
-                "name": array.name,
-                "shape": array.header.shape,
-                "dtype": "text" if array.header.dtype.kind in "UT" else array.header.dtype.name,
-                **fields.values_of(array.header, "chunks", "shards", "codecs"),
-                "checksum": array.checksum,
-                "zarr_format": array.header.zarr_format,
+                "name": name,
+                "shape": header.shape,
+                "dtype": "text" if header.dtype.kind in "UT" else header.dtype.name,
+                **fields.values_of(header, "chunks", "shards", "codecs", "checksum", "zarr_format"),
             }
-            for array in arrays
+            for name, header in arrays.items()
         ],
         "attributes": shown,
     }
     if kind != "dataset":
         return _contents_document(record)
-    weights = "sample_weight" if "sample_weight" in names and "y" in names else None
-    text = any(array.name == "y" and array.header.dtype.kind in "UT" for array in arrays)
+    weights = "sample_weight" if {"sample_weight", "y"} <= arrays.keys() else None
+    text = "y" in arrays and arrays["y"].dtype.kind in "UT"
     dataset = datasets.open_dataset(path, y=None if text else "y", sample_weight=weights)
     recipe = recipes.recipe_of(attributes)
     record |= {

@@ -100,7 +100,7 @@ def group_table(path: Path) -> tables.Table:
     Raises StorageError if it is a dataset already, or cannot be read; DataError if no array is a column.
     """
     _, arrays = datasets.list_arrays(str(path))
-    headers = {array.name: array.header for array in arrays if len(array.header.shape) in (1, 2)}
+    headers = {name: header for name, header in arrays.items() if len(header.shape) in (1, 2)}
     if "X" in headers and len(headers["X"].shape) == 2:
         raise StorageError(f"{path} is Zarr data already; open it with open_dataset")
     lengths = [header.shape[0] for header in headers.values()]
@@ -108,7 +108,7 @@ def group_table(path: Path) -> tables.Table:
         raise DataError(f"{path} holds no array of one or two axes; expected some, whose columns are read")
     n_samples = max(lengths, key=lambda length: (lengths.count(length), length))
     kept = {name: header for name, header in headers.items() if header.shape[0] == n_samples}
-    left_out = sorted({array.name for array in arrays} - kept.keys())
+    left_out = sorted(arrays.keys() - kept.keys())
     kinds, places = {}, dict[str, tuple[str, int | None]]()
     for name, header in kept.items():
         wide = len(header.shape) == 2

@@ -34,7 +34,7 @@ from rff_dist.statistics.accumulate import (
     Accumulations,
     accumulate_fold_rows,
     accumulate_rows,
-    add_each,
+    add_fold_rows,
 )
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.specs import FINE_FRACTION_BITS, StatisticsSpec
@@ -255,7 +255,8 @@ def test_each_fold_has_the_statistics_of_its_own_rows(folds: Folds, weighted):
     rows = replace(rows, groups=np.arange(400) % 17)
     feature_map = draw_feature_map("gaussian", n_features=3, n_components=64, random_state=0)
     state = Accumulation(feature_map, spec_of(feature_map, weight_exponent=1))
-    (found,) = accumulate_fold_rows(rows, Accumulations((state,), folds, 400))
+    (parts,) = accumulate_fold_rows(rows, Accumulations((state,), folds, 400))
+    found = FoldStatistics(folds, parts)
     fold = folds.assign(0, 400, n_samples=400, groups=rows.groups)
     for i in range(3):
         assert found.fold(i) == accumulate_rows(part_of(rows, fold == i), state)
@@ -275,9 +276,10 @@ def test_the_sum_of_folds_is_the_statistics_of_all_rows_to_rounding(n_threads):
         BlockTask(dataset, accumulate_fold_rows),
         cut_blocks(30_000, 1000, rows_per_block=7000),
         Accumulations(members, folds, 30_000),
-        combine=add_each,
+        combine=add_fold_rows,
     )
-    for found, feature_map in ((first, maps[0]), (second, maps[1])):
+    for parts, feature_map in ((first, maps[0]), (second, maps[1])):
+        found = FoldStatistics(folds, parts)
         whole = found.total()
         assert whole.n_samples == 30_000 == found.n_samples
         Z = feature_map.transform(dataset.X)
@@ -291,7 +293,8 @@ def test_blocks_of_contiguous_folds_hold_only_their_own():
     rows = replace(random_rows(100), block=Block(2, 200, 300))
     feature_map = draw_feature_map("gaussian", n_features=3, n_components=16, random_state=0)
     state = Accumulations((Accumulation(feature_map, spec_of(feature_map)),), TimeFolds(10), 1000)
-    (found,) = accumulate_fold_rows(rows, state)
+    (parts,) = accumulate_fold_rows(rows, state)
+    found = FoldStatistics(TimeFolds(10), parts)
     assert [i for i, part in enumerate(found.parts) if part is not None] == [2]
     with refuses(StatisticsError, "fold 0"):
         found.fold(0)

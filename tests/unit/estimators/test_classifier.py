@@ -157,8 +157,8 @@ def test_what_is_made_of_residuals_is_refused(tmp_path, rows, loss):
     for asked in (
         lambda: prediction.predict(dataset, model, tmp_path / "out", engine=ENGINE, std=True),
         lambda: prediction.predict(dataset, model, tmp_path / "out", engine=ENGINE, coverage=0.9),
-        lambda: prediction.predict_with_std_in_memory(dataset, model, engine=ENGINE),
-        lambda: prediction.evaluate(dataset, model, engine=ENGINE, std=True),
+        lambda: prediction.predict_in_memory(dataset, model, std=True, engine=ENGINE),
+        lambda: prediction.calibrate(dataset, model, engine=ENGINE),
     ):
         with refuses(StatisticsError, "classifier", f"loss='{loss}'", "regression"):
             asked()

@@ -152,7 +152,7 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(problem
     assert published.digest() == expected.digest()
     assert published.card["classifier"] == json.loads(json.dumps(expected.card["classifier"]))
     assert summary["estimate"] is None  # errors of codes are none of labels
-    scores = prediction.predict_in_memory(test.rows, published, engine=SerialEngine(1))
+    scores = prediction.predict_in_memory(test.rows, published, engine=SerialEngine(1))["predictions"]
     calibration = class_prediction.calibration_of(published)
     decided = class_prediction.decide(scores.reshape(-1, 1), calibration)
     predicted = class_prediction.read_classes(published)[decided]
@@ -200,7 +200,7 @@ def test_evaluation_agrees_with_numpy(problem, in_memory):
     test = ArrayDataset(problem.X[:50], problem.y[:50])
     metrics = run(problem, in_memory, test=test).metrics
     published = read_model(in_memory)
-    predicted = prediction.predict_in_memory(test, published, engine=SerialEngine(1))
+    predicted = prediction.predict_in_memory(test, published, engine=SerialEngine(1))["predictions"]
     error = np.ravel(test.y) - np.ravel(predicted)
     assert metrics["mse"] == pytest.approx([np.mean(error**2)], rel=1e-12)
     assert metrics["mae"] == pytest.approx([np.mean(abs(error))], rel=1e-12)

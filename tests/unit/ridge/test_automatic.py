@@ -140,10 +140,8 @@ def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn(
         dataset = ArrayDataset(X, y)
         new = prediction.evaluate(dataset, model, engine=ENGINE).r2[0]
         excess.append(model.card["estimate"]["r2"][0] - new)
-        lower, upper = prediction.predict_intervals_in_memory(
-            ArrayDataset(X), model, coverage=0.9, engine=ENGINE
-        )
-        covered.append(np.mean((lower <= y) & (y <= upper)))
+        ends = prediction.predict_in_memory(ArrayDataset(X), model, coverage=0.9, engine=ENGINE)
+        covered.append(np.mean((ends["lower"] <= y) & (y <= ends["upper"])))
     validated = n_samples - n_samples // 2
     # a standard error of R² on so few rows is √(2 / validated / n_seeds), 0.09 and 0.06
     assert np.mean(excess) < most
@@ -263,7 +261,7 @@ def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
     errors = [
         np.mean((found - new @ slopes) ** 2)
         for found in (
-            prediction.predict_in_memory(ArrayDataset(new), model, engine=ENGINE),
+            prediction.predict_in_memory(ArrayDataset(new), model, engine=ENGINE)["predictions"],
             linear.predict(new),
         )
     ]

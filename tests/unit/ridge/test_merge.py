@@ -70,7 +70,7 @@ def test_merged_models_have_the_bits_of_one_pass_over_all_rows(parts, alpha, pre
     rows = whole.read(Block(0, 0, whole.n_samples))
     Z = first.feature_map.transform(rows.X)
     plain = Ridge(merged.alpha).fit(Z, rows.y[:, 0])
-    found = predict_in_memory(ArrayDataset(rows.X), merged, engine=ENGINE)
+    found = predict_in_memory(ArrayDataset(rows.X), merged, engine=ENGINE)["predictions"]
     # cosines of 15 bits in float64 against float64 sums of the same: rounding of a solve
     np.testing.assert_allclose(found, plain.predict(Z), atol=1e-6)
     np.testing.assert_allclose(merged.columns.mean, rows.X.mean(axis=0), atol=1e-12)

@@ -327,8 +327,8 @@ def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
     monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**20)
     prediction.evaluate(data, model.model_, engine=engine)
     for run in (
-        lambda: prediction.evaluate(data, model.model_, engine=engine, std=True),
-        lambda: prediction.predict_with_std_in_memory(data, model.model_, engine=engine),
+        lambda: prediction.calibrate(data, model.model_, engine=engine),
+        lambda: prediction.predict_in_memory(data, model.model_, std=True, engine=engine),
         lambda: leave_one_out(data, model.statistics_, model.feature_map_, engine=engine),
     ):
         with refuses(PlanError, "MiB", "1.0 MiB"):

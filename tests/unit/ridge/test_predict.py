@@ -29,7 +29,7 @@ def test_errors_are_those_of_scikit_learn(weighted):
     test = draw_dataset(20_000, n_targets=2, weighted=weighted, seed=1)
     model, _ = fit_ridge(train, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
     errors = prediction.evaluate(test, model, engine=ENGINE)
-    predicted = prediction.predict_in_memory(test, model, engine=ENGINE)
+    predicted = prediction.predict_in_memory(test, model, engine=ENGINE)["predictions"]
     options = {"multioutput": "raw_values", "sample_weight": test.sample_weight}
     assert errors.n_samples == 20_000
     assert_allclose(errors.mean_squared_error, mean_squared_error(test.y, predicted, **options), rtol=1e-12)
@@ -57,14 +57,15 @@ def test_predictions_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets)
     url = tmp_path / "predictions.zarr"
     assert prediction.predict(data, model, url, engine=SerialEngine(2), std=True) == 40_000
     written = zarr.open_group(url, mode="r")
-    mean, std = prediction.predict_with_std_in_memory(data, model, engine=ENGINE)
-    assert_array_equal(written["predictions"][:], mean)
-    assert_array_equal(written["standard_deviations"][:], std)
+    found = prediction.predict_in_memory(data, model, std=True, engine=ENGINE)
+    assert list(found) == ["predictions", "standard_deviations"]
+    for name, values in found.items():
+        assert_array_equal(written[name][:], values)
     with pytest.raises(OutputExistsError):
         prediction.predict(data, model, url, engine=ENGINE)
     assert prediction.predict(data, model, url, engine=ENGINE, overwrite=True) == 40_000
     written = zarr.open_group(url, mode="r")["predictions"][:]
-    assert_array_equal(written, prediction.predict_in_memory(data, model, engine=ENGINE))
+    assert_array_equal(written, prediction.predict_in_memory(data, model, engine=ENGINE)["predictions"])
 
 
 def test_a_prediction_that_fails_leaves_nothing(tmp_path, model):

@@ -183,7 +183,7 @@ def test_calibration_is_that_of_scipys_normal_distribution_and_direct_counts(wei
     model = ridge().fit(X[:500], y[:500])
     mean, std = model.predict(X[500:], return_std=True)
     test = ArrayDataset(X[500:], y[500:], sample_weight=weights)
-    found = prediction.evaluate(test, model.model_, engine=model.engine, std=True)
+    found = prediction.calibrate(test, model.model_, engine=model.engine)
 
     def average(values):
         return np.average(values, axis=0, weights=weights)
@@ -250,7 +250,7 @@ def test_a_target_without_noise_has_no_density():
     X, y = problem(n_targets=2)
     y[:, 1] = 5.0
     model = ridge().fit(X, y)
-    found = prediction.evaluate(ArrayDataset(X, y), model.model_, engine=model.engine, std=True)
+    found = prediction.calibrate(ArrayDataset(X, y), model.model_, engine=model.engine)
     for values in (found.nlpd, found.standardized_nlpd, found.mean_squared_score):
         assert np.isfinite(values[0])
         assert np.isnan(values[1])
@@ -262,6 +262,6 @@ def test_calibrations_of_different_models_do_not_add_up():
     parts = []
     for factor in (1.0, 2.0):
         model = ridge().fit(X, factor * y)
-        parts.append(prediction.evaluate(ArrayDataset(X, y), model.model_, engine=model.engine, std=True))
+        parts.append(prediction.calibrate(ArrayDataset(X, y), model.model_, engine=model.engine))
     with refuses(StatisticsError, "different models"):
         parts[0] + parts[1]

@@ -15,7 +15,6 @@ from rff_dist.living.differences import count_rows, merge_ranges
 from rff_dist.living.gate import hold_out, judge
 from rff_dist.living.merge import merge, refit_on
 from rff_dist.living.new_rows import find_new_rows
-from rff_dist.living.update import update_model
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.locations import parse_location
 from rff_dist.workbench.jobs.refresh import find_lacking
@@ -30,6 +29,7 @@ from tests.living_data import (
     refresh,
     watch_sums,
 )
+from tests.plain import update_model
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("small_tiles")

@@ -16,7 +16,6 @@ from rff_dist import HashFolds, append_dataset, delete_rows, open_dataset, repla
 from rff_dist.data.blocks import Block
 from rff_dist.living.differences import find_differences
 from rff_dist.living.new_rows import find_new_rows
-from rff_dist.living.update import update_model
 from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation
@@ -35,6 +34,7 @@ from tests.living_data import (
     refresh,
     watch_sums,
 )
+from tests.plain import update_model
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 

@@ -28,6 +28,7 @@ from rff_dist.selection.cross_validation import (
 from rff_dist.selection.grids import default_alphas
 from rff_dist.selection.row_folds import cross_validate_rows
 from rff_dist.statistics.accumulate import Accumulation, Accumulations, accumulate_fold_rows
+from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.specs import FINE_FRACTION_BITS, StatisticsSpec, TileLayout
 from tests.refusals import refuses
 
@@ -88,7 +89,7 @@ def fold_statistics(X, y, feature_map, folds, *, weights=None, groups=None, whol
         part = slice(start, stop)
         given = [None if values is None else values[part] for values in (weights, groups)]
         rows = Rows(Block(0, start, stop), X[part], y[part], given[0], groups=given[1])
-        return accumulate_fold_rows(rows, state)[0]
+        return FoldStatistics(folds, accumulate_fold_rows(rows, state)[0])
 
     return (of(0, middle) + of(middle, len(X))).with_whitener(feature_map.whitener)
 

@@ -11,7 +11,7 @@ from rff_dist.storage.writing import write_dataset
 
 def write(path, **options):
     zarr.create_group(path).create_array("X", shape=(4, 2), chunks=(2, 2), dtype="f4", **options)
-    return list_arrays(path)[1][0]
+    return list_arrays(path)[1]["X"]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_codec_with_a_checksum_is_found(tmp_path, compressors, checksum):
 
 def test_the_checksum_of_a_shards_index_does_not_count_for_its_chunks(tmp_path):
     plain = write(tmp_path / "plain", shards=(4, 2), compressors=None)
-    assert "crc32c" in plain.header.codecs
+    assert "crc32c" in plain.codecs
     assert plain.checksum is None
     assert write(tmp_path / "checked", shards=(4, 2), compressors=[Crc32cCodec()]).checksum == "crc32c"
 
@@ -44,15 +44,15 @@ def test_the_checksum_of_a_shards_index_does_not_count_for_its_chunks(tmp_path):
 def test_checksums_of_zarr_format_2_are_found(tmp_path, options, checksum):
     group = zarr.create_group(tmp_path / "data", zarr_format=2)
     group.create_array("X", shape=(4, 2), chunks=(2, 2), dtype="f4", **options)
-    assert list_arrays(tmp_path / "data")[1][0].checksum == checksum
+    assert list_arrays(tmp_path / "data")[1]["X"].checksum == checksum
 
 
 def test_all_that_is_written_has_a_checksum_and_is_listed_by_name(tmp_path):
     write_dataset(tmp_path / "data", np.ones((5, 2), np.float32), np.ones(5), attributes={"unit": "m"})
     attributes, arrays = list_arrays(tmp_path / "data")
     assert attributes["unit"] == "m"
-    assert [(array.name, array.checksum) for array in arrays] == [("X", "crc32c"), ("y", "crc32c")]
-    assert arrays[0].header.shape == (5, 2)
+    assert [(name, header.checksum) for name, header in arrays.items()] == [("X", "crc32c"), ("y", "crc32c")]
+    assert arrays["X"].shape == (5, 2)
 
 
 def test_a_place_without_a_group_is_named(tmp_path):
