@@ -73,11 +73,6 @@ class TestTables:
         assert dataset.target_names == ("price", "tax")
         assert seen[-1] == (4000, 4000 if name.endswith("parquet") else None)
 
-    def test_columns_come_in_the_order_asked(self, tmp_path, frame, name):
-        dataset = ingest(save(frame, tmp_path / name), tmp_path / "out", columns=["tax", "rooms"])
-        np.testing.assert_allclose(everything(dataset).X, frame[["tax", "rooms"]].to_numpy(dtype=np.float64))
-        assert dataset.n_targets == 0
-
     def test_float32_on_request(self, tmp_path, frame, name):
         dataset = ingest(save(frame, tmp_path / name), tmp_path / "out", target="price", dtype="float32")
         assert dataset.dtype == np.float32
