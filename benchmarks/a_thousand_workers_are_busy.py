@@ -19,11 +19,11 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import stub_workers
 from benchmarks.simulation import Job, ScalingPoint, save_scaling, scale, simulate
 from rff_dist import DaskEngine
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, plan_fit
-from tests import stub_workers
 
 PROCESSES, N_BLOCKS, BLOCK_SECONDS = (1, 2, 4, 8), 96, 0.25
 JOBS = ((10**7, 4096), (10**8, 4096), (10**9, 8192))  # rows and D

@@ -18,7 +18,7 @@ from rff_dist import DaskEngine, Gaussian, open_dataset, write_dataset
 from rff_dist.data.blocks import Dataset
 from rff_dist.fitting.plan import Machines, Plan, PlannedFit, Sums, measure_gflops, plan_fit
 from rff_dist.numerics.machine import available_cores
-from rff_dist.workbench.jobs.costs import measure_rates, predict
+from rff_dist.ridge.costs import measure_rates, predict
 from tests.plain import fit_ridge
 from tools.kill_schedules import worker_processes
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist.fitting.plan import Plan
-from rff_dist.workbench.jobs.costs import Rates
+from rff_dist.ridge.costs import Rates
 from rff_dist.workbench.page.pictures import MUTED, figure_of, plain_axes
 
 # Longest time in seconds that a message is on its way. Without such delays workers that began together would

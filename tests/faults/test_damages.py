@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import flips
+from tools import flips
 
 
 @pytest.fixture(scope="module")

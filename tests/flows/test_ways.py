@@ -10,6 +10,7 @@ from prefect.utilities.callables import parameter_schema
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fields import build, options_of
+from rff_dist.fitting.options import ALPHA_NAMES
 from rff_dist.flows.cluster import ClusterParameters, cluster
 from rff_dist.flows.ingest import IngestParameters, ingest
 from rff_dist.flows.predict import PredictParameters, predict
@@ -384,9 +385,10 @@ def test_every_option_is_a_parameter_of_its_own_with_a_description_in_the_deploy
     assert all(len(entry["description"]) > 18 for entry in schema["properties"].values())
 
 
-def test_the_description_of_a_kernel_names_them_all():
-    description = TrainParameters.options["kernel"].declared.help
-    assert all(name in description for name in KERNELS)
+@pytest.mark.parametrize(("option", "names"), [("kernel", KERNELS), ("alpha", ALPHA_NAMES)])
+def test_a_description_names_all_there_are(option, names):
+    description = TrainParameters.options[option].declared.help
+    assert all(name in description for name in names)
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if job.form], ids=lambda job: job.command)

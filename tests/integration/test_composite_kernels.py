@@ -72,24 +72,6 @@ class TestFits:
         assert_array_equal(loaded.predict(X), model.predict(X))
 
 
-def test_an_additive_model_is_additive(rows):
-    X, y = rows
-    model = ridge(KERNELS["additive"]).fit(X, y)
-    a, b = X[:1].copy(), X[1:2].copy()
-    mixed, other = a.copy(), b.copy()
-    mixed[0, 1], other[0, 1] = b[0, 1], a[0, 1]
-    sums = [model.predict(p)[0] + model.predict(q)[0] for p, q in ((a, b), (mixed, other))]
-    assert sums[0] == pytest.approx(sums[1], abs=1e-10)
-
-
-def test_a_linear_term_extrapolates(rows):
-    X, y = rows
-    with_trend, without = (ridge(kernel).fit(X, y) for kernel in (Gaussian(0.5) + Linear(), Gaussian(0.5)))
-    far = np.array([[3.8, 0.0, 0.0]])  # 2 · 3.8 and the columns' own zeros
-    assert abs(with_trend.predict(far)[0] - 7.6) < 1.5
-    assert abs(without.predict(far)[0] - 7.6) > 3
-
-
 class TestHeadRoom:
     def test_rows_far_out_are_refused_with_their_place_where_features_have_no_bound(self, rows):
         X, y = rows

@@ -126,13 +126,6 @@ def test_columns_of_dask_frames_are_kept_as_names():
     assert names == [(("c", "a"), ("b",)), (("a", "b", "c"), None), (None, None), (("0", "b", "c"), None)]
 
 
-def test_columns_split_into_chunks_are_rechunked_with_one_warning():
-    with pytest.warns(UserWarning, match="2 pieces along its columns") as caught:
-        data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 2)))
-    assert len(caught) == 1
-    assert data.read(Block(0, 0, 40)).X.shape == (40, 3)
-
-
 def test_rows_are_taken_in_the_order_of_the_indices():
     data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3)), Y_VALUES)
     indices = np.array([77, 3, 41, 3])

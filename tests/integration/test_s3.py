@@ -200,15 +200,6 @@ def test_unfinished_output_is_taken_for_complete_by_nobody(server):
         write_dataset(url, X)
 
 
-def test_predictions_are_overwritten_as_a_whole(fitted, server):
-    data, model, output = (server.url(f"cli/{name}") for name in ("data.zarr", "model", "again"))
-    document("predict", model, data, output, "--serial")
-    before = predictions_at(output)
-    document("predict", model, data, output, "--overwrite", "--serial")
-    np.testing.assert_array_equal(predictions_at(output), before)
-    assert len({key.split("/")[2] for key in server.names("cli/again/")}) == 3  # zarr.json and both
-
-
 def test_others_objects_survive_a_write_to_their_prefix_that_fails(server):
     server.write("theirs/folder/notes.txt", b"not ours")
     for url in (server.url("theirs"), server.url("theirs/folder")):

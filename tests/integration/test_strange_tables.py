@@ -35,29 +35,9 @@ def assert_better_than_linear(found):
     assert found["version"] == 1
 
 
-def write_semicolons(frame, path):
-    frame.to_csv(path / "t.csv", sep=";", decimal=",", index=False)
-    return path / "t.csv", {}
-
-
 def write_without_header(frame, path):
     frame.to_csv(path / "t.csv", header=False, index=False)
     return path / "t.csv", {"target": str(frame.columns.get_loc("y"))}
-
-
-def write_latin_1(frame, path):
-    frame["größe"] = np.where(np.arange(len(frame)) % 2, "groß", "klein")
-    frame["y"] *= np.where(frame["größe"] == "groß", 1, -1)
-    frame.to_csv(path / "t.csv", index=False, encoding="latin-1")
-    return path / "t.csv", {}
-
-
-def write_hive(frame, path):
-    frame["day"] = (
-        pd.Series(pd.date_range("2024-01-01", periods=4)).dt.date.iloc[np.arange(len(frame)) % 4].to_numpy()
-    )
-    frame.to_parquet(path / "t", partition_cols=["day"])
-    return path / "t", {}
 
 
 def write_mixture(frame, path):
@@ -72,12 +52,6 @@ def write_mixture(frame, path):
     return path / "t.csv", {"dropped": 5}
 
 
-def write_ids(frame, path):
-    frame.insert(0, "key", [f"row {i}" for i in range(len(frame))])
-    frame.to_feather(path / "t.feather")
-    return path / "t.feather", {"options": ("--id", "key")}
-
-
 def write_booleans(frame, path):
     frame["flag"] = pd.array(np.arange(len(frame)) % 3 == 0, "boolean")
     frame.loc[3, "flag"] = pd.NA
@@ -86,34 +60,10 @@ def write_booleans(frame, path):
     return path / "t.parquet", {"task": "classification"}
 
 
-def write_300_categories(frame, path):
-    frame = make_frame(3000)
-    town = np.random.default_rng(1).integers(0, 300, len(frame))
-    frame["town"] = [f"town {i}" for i in town]
-    frame["y"] += np.random.default_rng(2).standard_normal(300)[town]
-    frame.to_json(path / "t.jsonl", orient="records", lines=True)
-    return path / "t.jsonl", {}
-
-
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        write_without_header,
-        write_mixture,
-        write_booleans,
-        pytest.param(write_semicolons, marks=SLOW),
-        pytest.param(write_latin_1, marks=SLOW),
-        pytest.param(write_hive, marks=SLOW),
-        pytest.param(write_ids, marks=SLOW),
-        pytest.param(write_300_categories, marks=SLOW),
-    ],
-)
+@pytest.mark.parametrize("write", [write_without_header, write_mixture, write_booleans])
 def test_auto_is_better_than_a_linear_model(tmp_path, write):
     source, about = write(make_frame(), tmp_path)
-    found = auto(tmp_path, source, *about.get("options", ()), target=about.get("target", "y"))
+    found = auto(tmp_path, source, target=about.get("target", "y"))
     assert found["task"] == about.get("task", "regression")
     assert found["dropped_rows"] == about.get("dropped", 0)
     assert_better_than_linear(found)

@@ -6,11 +6,10 @@ import re
 import pytest
 from rich.console import Console
 
-from benchmarks import a_thousand_workers_are_busy
+from benchmarks import a_thousand_workers_are_busy, stub_workers
 from rff_dist import DaskEngine
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.engines.progress import BlockDone
-from tests import stub_workers
 
 
 @pytest.mark.slow

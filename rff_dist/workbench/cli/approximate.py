@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge
@@ -19,11 +18,10 @@ from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
 
 if TYPE_CHECKING:
-    from rff_dist.features import approximation, maps
+    from rff_dist.features import approximation, maps, theory
 
 MEASURE = "What is measured"
-MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}
-BOUNDED = {**MEASURES, "compact_set": "in the box"}
+MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}  # titles
 POINTS, LEAST = 8, 16  # the curve has at most 8 numbers of components, none below 16
 
 
@@ -62,7 +60,7 @@ def approximate(
     """
     from rff_dist.data import memory, samples
     from rff_dist.engines.serial import SerialEngine
-    from rff_dist.features import approximation, bounds, draw
+    from rff_dist.features import approximation, bounds, draw, theory
     from rff_dist.statistics import inspection
     from rff_dist.storage import datasets
 
@@ -85,7 +83,7 @@ def approximate(
     compared = samples.sample_inputs(sample, seed)  # the rows that map='auto' looks at
     variances = bounds.better_map(spec.kernel, seen.prepare(compared))
     variance, diameter = getattr(variances, spec.map), float(math.dist(*ranges))
-    theory = theory_of(spec, curve[-1], delta=measured.delta, variance=variance, diameter=diameter)
+    expected = theory.theory_of(spec, curve[-1], delta=measured.delta, variance=variance, diameter=diameter)
     record = {
         "data": data,
         "n_rows_read": len(rows),
@@ -100,15 +98,15 @@ def approximate(
         "errors": _errors(curve[-1]),
         "wanted": {
             **fields.values_of(measured, "error", "delta"),
-            "n_components": theory.needed(measured.error),
+            "n_components": expected.needed(measured.error),
         },
-        "bounds": theory.bounds(feature_map.n_components),
-        "no_bounds": theory.refusals,
+        "bounds": expected.bounds(feature_map.n_components),
+        "no_bounds": expected.refusals,
         "curve": [{"n_components": point.n_components, **_errors(point)} for point in curve],
         "plot": plot,
     }
     if plot is not None:
-        _draw_curve(plot, curve, theory, record)
+        _draw_curve(plot, curve, expected, record)
     return _document(record)
 
 
@@ -129,90 +127,6 @@ def _curve_components(spec: maps.FeatureSpec, D: int) -> list[int]:
     return widths
 
 
-@dataclass(frozen=True)
-class Theory:
-    """What theory says about the measured errors, for kernels that it covers.
-
-    `found`: the measured errors.
-    `laws`: for each measure, the error of a number of components, and the components for an error. The
-      measure "compact_set" is the largest error at any two points of the box that holds the inputs.
-    `refusals`: why the other measures have no rate.
-    """
-
-    found: approximation.ApproximationError
-    laws: Mapping[str, tuple[Callable[[int], float], Callable[[float], int]]]
-    refusals: Mapping[str, str]
-
-    def bounds(self, n_components: int) -> dict[str, float | None]:
-        """Return theory's error for each measure; None if it has no rate."""
-        laws = {name: self.laws.get(name) for name in BOUNDED}
-        return {name: None if law is None else law[0](n_components) for name, law in laws.items()}
-
-    def needed(self, error: float) -> dict[str, dict[str, float | None]]:
-        """Return the D for an error: by 1/√D from the measured error, by theory, and the ratio of the two."""
-        rows: dict[str, dict[str, float | None]] = {}
-        for name in BOUNDED:
-            law = self.laws.get(name)
-            theory = None if law is None else law[1](error)
-            # No rows can measure the whole box; the largest error on the sample comes nearest.
-            measured = self.found.components_for(error, measure=name if name in MEASURES else "max")  # type: ignore[arg-type]
-            rows[name] = {
-                "measured": measured if name in MEASURES else None,
-                "theory": theory,
-                "factor": None if theory is None else theory / measured,
-            }
-        return rows
-
-
-def theory_of(
-    spec: maps.FeatureSpec,
-    errors: approximation.ApproximationError,
-    *,
-    delta: float,
-    variance: float,
-    diameter: float,
-) -> Theory:
-    """Return what theory says about features.
-
-    `variance`: the variance of their kernel values, times the number of components.
-    `diameter`: of the box that holds the inputs.
-    """
-    from rff_dist.features import bounds
-
-    try:
-        moment = bounds.second_moment(spec.kernel, spec.n_features)
-    except InvalidParameterError:
-        reason = f"bounds are for one shift-invariant kernel with k(0) = 1, not for {spec.kernel}"
-        return Theory(errors, {}, dict.fromkeys(BOUNDED, reason))
-    chance: Any = {"delta": delta, "map": spec.map}
-    pairs: Any = {"n_points": errors.n_samples, **chance}
-    gram: Any = {"n_points": errors.n_samples, "gram_norm": errors.gram_norm}
-    laws: dict[str, Any] = {
-        "mean": (
-            # The variance of a mean of independent terms falls as 1/D.
-            lambda n_components: math.sqrt(variance / n_components),
-            # an even number, for pairs of cosines and sines
-            lambda error: 2 * max(1, math.ceil(variance / error**2 / 2)),
-        ),
-        "max": (partial(bounds.pairwise_error, **pairs), partial(bounds.pairwise_components, **pairs)),
-        "relative_operator_norm": (
-            partial(bounds.operator_norm_error, **gram),
-            partial(bounds.operator_norm_components, **gram),
-        ),
-    }
-    if moment == math.inf:
-        reason = "the second moment of the kernel's frequencies is infinite, so there is no bound over a box"
-        return Theory(errors, laws, {"compact_set": reason})
-    if not diameter > 0:
-        return Theory(errors, laws, {"compact_set": "the box of the sampled inputs is a point"})
-    box: Any = {"n_features": spec.n_features, "second_moment": moment, "diameter": diameter, **chance}
-    laws["compact_set"] = (
-        partial(bounds.compact_set_error, **box),
-        partial(bounds.compact_set_components, **box),
-    )
-    return Theory(errors, laws, {})
-
-
 def _errors(point: approximation.ApproximationError) -> dict[str, Any]:
     members = asdict(point)
     return {name: members[name] for name in (*MEASURES, "operator_norm", "gram_norm")}
@@ -230,7 +144,7 @@ def _document(record: Mapping[str, Any]) -> Document:
     deviation, wanted_components = f"± {100 * record['confidence']:.3g}%", f"D for {wanted['error']:g}"
     header = ("error", "measured", deviation, "theory", wanted_components, "by theory", "factor")
     rows = []
-    for name, label in BOUNDED.items():
+    for name, label in (MEASURES | {"compact_set": "in the box"}).items():
         needed, error = wanted["n_components"][name], errors.get(name)
         measured = ["", ""]
         if error is not None:
@@ -283,7 +197,10 @@ def _notes(record: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _draw_curve(
-    path: str, curve: Sequence[approximation.ApproximationError], theory: Theory, record: Mapping[str, Any]
+    path: str,
+    curve: Sequence[approximation.ApproximationError],
+    expected: theory.Theory,
+    record: Mapping[str, Any],
 ) -> None:
     import numpy as np
 
@@ -298,7 +215,7 @@ def _draw_curve(
     series = []
     for name, (label, source) in drawn.items():
         values, low, high = np.array([astuple(getattr(point, name)) for point in curve]).T
-        known = [theory.bounds(D)[name] for D in widths]
+        known = [expected.bounds(D)[name] for D in widths]
         bound = None if None in known else np.array(known, float)
         series.append(ErrorSeries(label, values, low, high, bound, source))
     save_error_curve(

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rff_dist.data import blocks
     from rff_dist.engines.cluster import Cluster
     from rff_dist.fitting.plan import Machines, Plan
-    from rff_dist.ridge.choices import Choices
 
 
 @shell.command(
@@ -59,6 +58,7 @@ def plan(
     from rff_dist.features.feature_options import find_features
     from rff_dist.fitting.plan import Machines, measure_gflops
     from rff_dist.products.choice import WORTH_MEASURING, rate_for
+    from rff_dist.ridge import costs
     from rff_dist.ridge.choices import choices_of
     from rff_dist.selection.cross_validation import cross_validation_flops
     from rff_dist.storage.datasets import open_dataset
@@ -103,7 +103,7 @@ def plan(
         "widths": widths,
         "n_decompositions": splits * len(widths),
         "decomposition_flops": 0 if summed is None else cross_validation_flops(widths, splits),
-        "choosing": _plan_choosing(choices, gflops=gflops),
+        "choosing": costs.cost_of_choosing(choices, gflops=gflops),
     }
     if measure:
         operations = _CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS
@@ -169,7 +169,7 @@ def _rows(chosen: Plan, record: Mapping[str, Any], machines: Machines) -> Iterat
 def _measure(dataset: blocks.Dataset, chosen: Plan, cluster: Cluster, *, solve: float) -> dict[str, Any]:
     """Measure the workers; return their rates, the times of the fit, and how many are worth having."""
     from rff_dist.engines.connecting import open_engine
-    from rff_dist.workbench.jobs import costs
+    from rff_dist.ridge import costs
 
     begun = time.perf_counter()
     with open_engine(cluster) as engine:
@@ -198,52 +198,6 @@ def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 # times D³: operations of a Cholesky factor, and of the eigenvectors for a path of alphas without folds
 _CHOLESKY_OPERATIONS, _EIGEN_OPERATIONS = 1 / 3, 9.0
-
-
-def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
-    """Return what a choice by folds takes beyond one fit: a first round in this process, and a final."""
-    from rff_dist.ridge.budget import FIRST_SHARE
-    from rff_dist.selection.cross_validation import cross_validation_flops
-
-    if not choices.choosing and choices.n_finalists == 1:
-        return None
-    assert choices.by is not None  # which compare the candidates
-    chosen, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
-    rows, width = choices.round_rows, choices.round_components
-    tuned = {candidate.kernel for candidate in choices.candidates if candidate.length_scale == "evidence"}
-    flops = len(tuned) * tuning.flops(choices.n_tuned_on, chosen.n_features)
-    operations = rows * width * (width + 2 * (chosen.n_features + 2))
-    if choices.choosing:  # else given candidates meet on all rows at once
-        flops += choices.n_tried * (operations + cross_validation_flops([width], n_splits))
-    rate = _SHARE_OF_PEAK * gflops * 1e9 * machine.available_cores()
-
-    def final_of(finals: Choices, of_rows: float = 1.0) -> float:
-        share = of_rows * (finals.widths[-1] / choices.widths[-1]) ** 2
-        return share * chosen.seconds(gflops) + cross_validation_flops(finals.widths, n_splits) / rate
-
-    meeting, *alone = choices.finals(choices.n_finalists)
-    met = choices.meeting_rows / chosen.n_samples
-    if met < 1 < choices.n_finalists:  # on a sample, so that only the best takes a pass over all rows
-        alone = [choices]
-    final = choices.n_finalists * final_of(meeting, met if alone else 1.0) + sum(map(final_of, alone))
-    first, limit = float(flops / rate), choices.options.time_limit
-    if limit is not None:
-        first = min(first, FIRST_SHARE * limit)
-        final = min(final, limit - first)
-    return {
-        "n_candidates": choices.n_tried,
-        "n_samples": rows,
-        "n_components": width,
-        "flops": float(flops),
-        "seconds": first,
-        "n_finalists": choices.n_finalists,
-        "final_seconds": float(final),
-    }
-
-
-# For an estimate to a factor of two: the speed of many small products and decompositions as a share of the
-# speed of one large product.
-_SHARE_OF_PEAK = 0.25
 
 
 def _choosing_rows(choosing: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:

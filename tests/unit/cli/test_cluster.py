@@ -41,16 +41,6 @@ def fit_here(data):
     return kmeans.fit(dataset, space, LloydOptions(n_clusters=4, n_init=3, seed=2), engine=ENGINE)
 
 
-def test_the_better_map_is_taken_where_it_is_to_choose(tmp_path):
-    """Of rows far apart phases have the lower variance of a Cauchy kernel, of rows nearby pairs."""
-    for step, expected in ((1.0, "phases"), (1e-4, "pairs")):
-        data, model = tmp_path / f"{step}.zarr", tmp_path / f"{step}"
-        write_dataset(data, step * np.arange(200.0)[:, np.newaxis])
-        options = ["--kernel", "cauchy", "--length-scale", "0.1", "--map", "auto", "--model", model]
-        document("cluster", data, tmp_path / f"{step}-labels.zarr", *SMALL, *options)
-        assert read_any(model).feature_map.spec.map == expected
-
-
 def test_labels_distances_and_model_are_those_of_the_library(data, written):
     expected = fit_here(data)
     dataset = open_dataset(data, y=None)

@@ -7,15 +7,9 @@ import pytest
 
 from rff_dist import Gaussian, Matern, SerialEngine, open_dataset, write_dataset
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.kernels.names import KERNELS
 from rff_dist.ridge import fit as ridge
 from rff_dist.ridge.models import read_model, write_model
 from tests.command_line import PLAIN, document, run
-
-
-def test_help_names_all_kernels():
-    shown = run("fit", "--help-all").stdout
-    assert [name for name in KERNELS if name not in shown] == []
 
 
 def test_stored_weights_that_a_fit_leaves_out_are_one_line_on_standard_error(tmp_path):

@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 
 from rff_dist import open_dataset, write_dataset
 from rff_dist.data.blocks import Block
-from rff_dist.fitting.options import ALPHA_NAMES
 from rff_dist.ridge.models import read_model
 from tests.command_line import PLAIN, document, refusal, run
 
@@ -114,11 +113,6 @@ def test_alphas_alone_are_chosen_from_by_cross_validation(folder, tmp_path):
     )
     assert listed["alpha_chosen_by"] == ranged["alpha_chosen_by"] == given["alpha_chosen_by"] == "cv"
     assert listed["digest"] == ranged["digest"] == given["digest"]
-
-
-def test_the_help_names_all_that_can_choose_alpha():
-    shown = run("fit", "--help-all").stdout
-    assert [name for name in ALPHA_NAMES if name not in shown] == []
 
 
 def test_a_plot_that_cannot_be_written_exits_73_and_the_model_is_there(folder, tmp_path):

@@ -13,9 +13,9 @@ from benchmarks.simulation import Job, job_of, scale, simulate
 from rff_dist import SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.fitting.plan import Machines, Plan, PlannedFit, Sizes, plan_fit
+from rff_dist.ridge import costs as measuring
+from rff_dist.ridge.costs import Rates, measure_rates, predict, workers_worth_having
 from rff_dist.statistics import inspection
-from rff_dist.workbench.jobs import costs as measuring
-from rff_dist.workbench.jobs.costs import Rates, measure_rates, predict, workers_worth_having
 from tests.seen import seen
 
 RATES = Rates(

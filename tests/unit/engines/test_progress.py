@@ -17,9 +17,7 @@ from rff_dist.engines.progress import (
     Remark,
     RichProgress,
     Rounds,
-    announce_pass,
 )
-from tests.refusals import refuses
 
 BLOCKS = cut_blocks(100, 1, rows_per_block=4)
 EVENTS = [
@@ -121,15 +119,6 @@ def test_a_pass_may_come_again():
     assert "features: done after 2 passes, 0.0 s" in text
 
 
-def test_standard_output_stays_free(capsys):
-    with RichProgress() as progress:
-        for event in EVENTS:
-            progress(event)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "features" in err
-
-
 def test_log_has_passes_at_info_and_blocks_at_debug(caplog):
     caplog.set_level(logging.DEBUG)
     observer = LogObserver()
@@ -142,13 +131,6 @@ def test_log_has_passes_at_info_and_blocks_at_debug(caplog):
         "other: stopped after 1.0 s (ValueError)",
     ]
     assert sum(r.levelno == logging.DEBUG for r in caplog.records) == len(BLOCKS)
-
-
-def test_failure_is_announced_and_raised():
-    seen: list[object] = []
-    with refuses(ValueError, "no"), announce_pass((seen.append,), "p", BLOCKS):
-        raise ValueError("no")
-    assert [type(event) for event in seen] == [PassStarted, PassFailed]
 
 
 def test_the_clock_goes_on_after_a_phase_that_reached_its_total():

@@ -163,12 +163,6 @@ def test_a_value_that_float32_cannot_hold_is_refused_with_row_and_column(rows):
         model.fit(X, y).predict(with_value(X, 1e100))
 
 
-def test_numbers_as_objects_are_numbers(fitted, rows):
-    X, y = rows
-    again = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X.astype(object), y.astype(object))
-    assert_array_equal(again.coef_, fitted.coef_)
-
-
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, bool, np.float16, np.float32])
 def test_any_real_dtype_gives_the_coefficients_of_its_values(dtype):
     X = np.random.default_rng(0).integers(0, 2 if dtype is bool else 100, (200, 3)).astype(dtype)
@@ -189,13 +183,6 @@ def test_one_row_and_constant_columns_fit(rows):
 
 
 # -- predict and score ---------------------------------------------------------------------------------
-
-
-def test_each_row_is_predicted_the_same_in_whatever_company(fitted):
-    X = draw_rows(9000, seed=5)[0]
-    whole = fitted.predict(X)
-    for rows in (slice(0, 1), slice(17, 29), slice(4095, 4097), slice(8999, 9000), slice(1, None)):
-        assert_allclose(fitted.predict(X[rows]), whole[rows], rtol=1e-6)
 
 
 def test_the_score_is_r2(fitted, rows):
@@ -248,17 +235,6 @@ def test_pieces_of_whole_tiles_have_the_bits_of_all_rows_at_once():
     assert_array_equal(pieced.coef_, once.coef_)
 
 
-def test_forgotten_rows_leave_no_trace_but_the_first_calls_grid(rows):
-    X, y = rows
-    model = plain_ridge(n_components=32, random_state=0)
-    kept = clone(model).partial_fit(X[:200], y[:200])
-    both = clone(model).partial_fit(X[:200], y[:200]).partial_fit(X[200:], y[200:])
-    added = both.statistics_ - kept.statistics_
-    assert added.n_samples == 100
-    assert both.statistics_ - added == kept.statistics_
-    assert kept.statistics_ + added == both.statistics_
-
-
 def test_solving_waits_until_the_coefficients_are_asked_for(rows, monkeypatch):
     X, y = rows
     model = plain_ridge(n_components=32, random_state=0).partial_fit(X[:100], y[:100])
@@ -309,14 +285,6 @@ def test_other_targets_than_the_first_calls_are_refused(rows, n_targets):
     model = plain_ridge(n_components=32, random_state=0).partial_fit(X, y)
     with refuses(DataError, f"matrix of {n_targets} columns", "vector"):
         model.partial_fit(X, np.column_stack([y] * n_targets))
-
-
-def test_other_columns_than_the_first_calls_are_refused(rows):
-    X, y = rows
-    model = plain_ridge(n_components=32, random_state=0).partial_fit(X, y)
-    with refuses(ValueError, "3 features", "RFFRidge", "4"):
-        model.partial_fit(X[:, :3], y)
-    assert model.statistics_.n_samples == len(X)
 
 
 def test_fit_forgets_what_partial_fit_has_added(rows):

@@ -161,19 +161,6 @@ def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
         np.testing.assert_allclose(model.selection_["cv_errors"][:, 0], expected, rtol=1e-8)
 
 
-def test_a_stored_model_keeps_the_table_and_its_folds(problem, tmp_path):
-    X, y, _ = problem
-    model = plain_ridge(n_components=[16, 32], cv=HashFolds(3, seed=2), random_state=0).fit(X, y)
-    save_model(model, tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
-    assert loaded.selection_.keys() == model.selection_.keys()
-    for name, values in model.selection_.items():
-        np.testing.assert_array_equal(loaded.selection_[name], values)
-    assert loaded.model_.card["folds"] == {"kind": "HashFolds", "n_folds": 3, "seed": 2}
-    assert loaded.cv == HashFolds(3, seed=2)
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-
-
 def test_rows_added_later_keep_what_was_chosen(problem, tmp_path):
     X, y, _ = problem
     model = plain_ridge(n_components=[16, 32], cv=3, random_state=0).fit(X[:1000], y[:1000])

@@ -1,6 +1,5 @@
 """Runs that update a stored model: what is published, what is kept out, and what a later run makes of it."""
 
-import contextvars
 import json
 import uuid
 
@@ -9,14 +8,13 @@ import pytest
 
 from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import OutputBusyError, PlanError, StatisticsError, StorageError
+from rff_dist.errors import PlanError, StatisticsError, StorageError
 from rff_dist.fields import build
 from rff_dist.fitting.plan import Sums, check_plan
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes
 from rff_dist.storage.locations import parse_location
-from rff_dist.storage.output_places import hold
 from rff_dist.storage.records import write_record
 from rff_dist.text import human_bytes
 from rff_dist.workbench.jobs import refresh
@@ -163,15 +161,6 @@ def test_a_dry_run_writes_nothing(place, data):
     assert read_model(place).card == before.card
 
 
-def test_drifted_rows_raise_the_flag_and_are_published_all_the_same(place, data):
-    data.append(1, 600, shift=0.5)
-    result = run(place, data.now)
-    assert result["drift"]["drifted"]
-    assert result["drift"]["columns"][0]["column"] == 1
-    assert result["decision"] == "published"
-    assert read_model(place).card["update"]["drift"]["drifted"]
-
-
 def test_a_run_that_died_before_publishing_is_repeated_to_the_same_digest(place, data, monkeypatch):
     data.append(1)
     before = read_model(place).digest()
@@ -219,14 +208,6 @@ def test_test_data_decide_where_there_are_some(place, data):
     result = run(place, data.now, test=ArrayDataset(*batch(9, 300)))
     assert result["gate"]["held_out"] == "300 rows of test data"
     assert result["held_out"]["n_samples"] == 300
-
-
-def test_a_model_that_somebody_else_writes_is_refused(tmp_path, data):
-    place = str(tmp_path / "model")
-    write_model(fit(data), place)
-    data.append(1)
-    with hold(place, holder="a test"), refuses(OutputBusyError, "a test"):
-        contextvars.Context().run(run, place, data.now)
 
 
 def test_what_cannot_be_updated_is_refused_before_anything_is_read(data):

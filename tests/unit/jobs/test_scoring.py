@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rff_dist import Gaussian, SerialEngine, save_model, write_dataset
-from rff_dist.errors import DataError, InvalidParameterError, SolveError, StorageError
+from rff_dist.errors import InvalidParameterError, SolveError, StorageError
 from rff_dist.fields import build
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
@@ -87,10 +87,3 @@ def test_what_a_kind_does_not_have_is_refused_before_a_pass(folder, tmp_path, na
     with refuses(error, said):
         write(folder, name, tmp_path / "out", **wanted)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("name", ["regression", "clusters"])
-def test_rows_of_other_columns_are_refused(folder, tmp_path, name):
-    write_dataset(tmp_path / "wide", np.zeros((3, 5)))
-    with refuses(DataError, "does not fit", "Give data of the columns"):
-        scoring.open_rows(str(tmp_path / "wide"), scoring.open_model(folder / name), {})

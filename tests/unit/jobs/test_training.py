@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 import uuid
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.progress import Remark
-from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, OutputExistsError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines
 from rff_dist.kernels.names import kernel_text
@@ -196,6 +195,7 @@ def test_the_plan_of_choices_is_what_is_tried(n_samples):
     assert (given.choosing, given.n_tried, given.n_finalists) == (False, 0, 1)
 
 
+<<<<<<< HEAD
 def test_evaluation_agrees_with_numpy(problem, in_memory):
     test = ArrayDataset(problem.X[:50], problem.y[:50])
     metrics = run(problem, in_memory, test=test).metrics
@@ -209,6 +209,8 @@ def test_evaluation_agrees_with_numpy(problem, in_memory):
     assert published.card["metrics"] == metrics
 
 
+=======
+>>>>>>> workbench
 def test_failed_run_leaves_nothing(problem, tmp_path):
     def look():
         assert len(list(tmp_path.iterdir())) == 3  # the run's folder, its lock and its ledger
@@ -234,13 +236,6 @@ def test_a_step_that_is_run_again_does_no_harm(problem, tmp_path, options):
     assert first.published["digest"] == again.published["digest"]
 
 
-def test_the_steps_are_those_of_the_lecture(problem, in_memory):
-    names = []
-    run(problem, in_memory, test=problem, do=watching(names.append))
-    fitted = ["measure", "choose", "draw", "broadcast", "accumulate", "solve"]
-    assert names == ["inspect", *fitted, "keep", "evaluate", "publish", "compare"]
-
-
 def test_what_memory_holds_one_by_one_is_summed_and_solved_by_turns(problem, in_memory, monkeypatch):
     monkeypatch.setattr("rff_dist.ridge.fit.plan_readings", lambda *_, **__: (1, 1))
     names, fit = (
@@ -262,16 +257,6 @@ def test_what_is_broadcast_is_told_with_its_digest(problem, in_memory):
     assert told.startswith(f"W and b of D = 32, digest {found.model.feature_map.digest()[:16]}")
 
 
-def test_output_that_exists_is_refused_at_once(problem, tmp_path):
-    place, never = str(tmp_path / "model"), watching(lambda _: pytest.fail("a step was taken"))
-    run(problem, place)
-    with refuses(OutputExistsError, "exists already"):
-        run(problem, place, do=never)
-    (tmp_path / "model" / "model.json").rename(tmp_path / "model" / "notes.json")
-    with refuses(StorageError, "is not replaced"):
-        run(problem, place, do=never, overwrite=True)
-
-
 @pytest.mark.parametrize(("columns", "targets", "what"), [(3, 1, ["n_features=3"]), (2, 2, ["n_targets=2"])])
 def test_test_data_of_other_columns_are_refused_before_any_pass(problem, in_memory, columns, targets, what):
     test = ArrayDataset(np.zeros((5, columns)), np.zeros((5, targets)))
@@ -283,33 +268,6 @@ def test_test_data_of_other_columns_are_refused_before_any_pass(problem, in_memo
 
 
 # -- one run at a time ---------------------------------------------------------------------------------
-
-
-def begin_elsewhere(place):
-    """Begin a run in a context that holds nothing; return what it is told."""
-    told = []
-
-    def begin():
-        try:
-            with training.open_run(parse_location(place), "run two"):
-                told.append("it ran")
-        except OutputBusyError as error:
-            told.append(str(error))
-
-    thread = threading.Thread(target=begin)
-    thread.start()
-    thread.join()
-    return told[0]
-
-
-def test_a_second_run_of_a_model_is_refused_with_the_first_ones_name(tmp_path):
-    place = str(tmp_path / "model")
-    with training.open_run(parse_location(place), "run one"):
-        message = begin_elsewhere(place)
-        assert f"another run is writing {place}: run one, process" in message
-        assert begin_elsewhere(f"{place}-2") == "it ran"
-    assert begin_elsewhere(place) == "it ran"
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_run_left_is_removed_but_for_trained_models(tmp_path, caplog):

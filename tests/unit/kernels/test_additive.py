@@ -50,17 +50,6 @@ class TestValues:
         dense = Additive(scale, kernel=Gaussian(), order_1=0, order_2=0, dense=2)
         np.testing.assert_array_equal(dense(X, Y), Gaussian(scale)(X, Y))
 
-    @given(scale=scales, w=weights, order=st.permutations(range(4)))
-    def test_the_order_of_the_columns_does_not_matter(self, scale, w, order):
-        kernel = Additive(scale, order_1=w[0], order_2=w[1], dense=w[2])
-        turned = kernel.with_length_scale(np.array(scale)[order])
-        np.testing.assert_allclose(turned(X[:, order], Y[:, order]), kernel(X, Y), **ROUNDED)
-
-    @given(w=weights, factor=st.floats(1e-3, 1e3))
-    def test_only_the_shares_of_the_weights_matter(self, w, factor):
-        a, b = (Additive(order_1=c * w[0], order_2=c * w[1], dense=c * w[2]) for c in (1, factor))
-        np.testing.assert_allclose(a(X, Y), b(X, Y), **ROUNDED)
-
     @given(w=weights)
     def test_of_one_column_it_is_the_base_kernel(self, w):
         kernel = Additive(0.7, order_1=w[0], order_2=w[1], dense=w[2])

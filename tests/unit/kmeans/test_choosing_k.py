@@ -13,7 +13,7 @@ from sklearn.metrics import silhouette_score
 
 from rff_dist import Gaussian, SerialEngine, draw_feature_map, write_dataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.errors import PlanError
 from rff_dist.fields import build
 from rff_dist.kmeans import fit
 from rff_dist.kmeans import fit as kmeans
@@ -165,20 +165,3 @@ def test_as_many_clusters_as_rows_leave_nothing_over():
     found = compare(stored(X[:5]), n_clusters=[1, 5], **SMALL)
     assert found.rows[0]["silhouette"] is None
     assert found.rows[1]["inertia"] == 0.0
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"n_clusters": []}, InvalidParameterError, "expected a whole number"),
-        ({"n_clusters": [2, 2]}, InvalidParameterError, "different whole numbers"),
-        ({"n_clusters": [0, 2]}, InvalidParameterError, "at least 1"),
-        ({"n_clusters": [2, 700]}, DataError, "n_clusters=700"),
-        ({"n_clusters": [2, 3], "init": "random"}, InvalidParameterError, "k-means"),
-        ({"n_clusters": [2, 3], "normalize": "degree"}, InvalidParameterError, "without `n_principal`"),
-        ({"n_clusters": [2, 3], "max_iter": 0}, InvalidParameterError, "max_iter` is 0"),
-    ],
-)
-def test_bad_input_is_refused(options, error, words):
-    with refuses(error, words):
-        compare(stored(X), **options)

@@ -134,16 +134,6 @@ def test_rounded_centres_find_what_lloyds_algorithm_finds_in_float64(problem):
     assert last.inertia_ == pytest.approx(theirs.inertia_, rel=5e-4)
 
 
-def test_whole_weights_repeat_rows(blobs):
-    X, weights = blobs[0][:500], np.random.default_rng(2).integers(0, 4, 500)
-    parameters = {"n_clusters": 4, "n_components": 64, "random_state": 0}
-    by_weights = RFFKMeans(**parameters).fit(X, sample_weight=weights)
-    repeated = RFFKMeans(**parameters).fit(np.repeat(X, weights, axis=0))
-    assert_allclose(by_weights.cluster_centers_, repeated.cluster_centers_, rtol=0, atol=1e-9)
-    assert by_weights.inertia_ == pytest.approx(repeated.inertia_, rel=1e-9)
-    assert_allclose(by_weights.clusters_.weights, np.bincount(repeated.labels_, minlength=4), rtol=1e-10)
-
-
 # -- bits ----------------------------------------------------------------------------------------------
 
 

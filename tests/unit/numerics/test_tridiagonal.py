@@ -1,6 +1,5 @@
 """The tridiagonal form against dense solves and eigenvalues."""
 
-import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -92,9 +91,3 @@ def test_a_gram_of_other_rows_is_named_negative():
     equations.gram[...] -= 0.5 * np.diag(np.diagonal(equations.gram))
     with pytest.warns(scipy.linalg.LinAlgWarning, match="negative eigenvalue"):
         tridiagonalize(equations)
-
-
-def test_clipped_eigenvalues_are_logged(caplog):
-    with caplog.at_level(logging.DEBUG, "rff_dist.numerics.eigen"):
-        tridiagonalize(normal_equations(*draw_problem(n_samples=20, n_components=50)))
-    assert "clipped 31 of 50 eigenvalues" in caplog.text

@@ -405,13 +405,6 @@ class TestMoments:
         assert moments.standard_deviations[0] == 0.0
         assert moments.means[0] == pytest.approx(constant, rel=1e-14, abs=1e-14)
 
-    @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.float32, bool])
-    def test_columns_of_any_dtype_are_summed_in_float64(self, dtype):
-        X = np.random.default_rng(0).integers(0, 2 if dtype is bool else 100, (400, 2)).astype(dtype)
-        moments = self.measured(X)
-        np.testing.assert_allclose(moments.means, X.mean(axis=0, dtype=float), rtol=1e-13)
-        np.testing.assert_allclose(moments.standard_deviations, X.astype(float).std(axis=0), rtol=1e-12)
-
     def test_the_largest_weight_is_that_of_all_blocks(self):
         X = self.columns(6)
         light, heavy = (self.measured(X, weights=np.linspace(0, top, 6)) for top in (0.5, 3.0))

@@ -72,26 +72,6 @@ class TestAgainstFloat64:
         assert statistics.yty() == pytest.approx(float(rows.y[:, 0] @ rows.y[:, 0]), rel=EXACT)
         assert statistics.normal_equations().moments.shape == (12, 1)
 
-    def test_integer_weights_are_repeated_rows(self):
-        features, rows = feature_map(40), random_rows(150)
-        times = np.random.default_rng(1).integers(0, 4, 150)
-        weighted = accumulate_rows(
-            replace(rows, sample_weight=times.astype(float)), accumulation(features, weight_exponent=2)
-        )
-        repeated = accumulate_rows(part(rows, np.repeat(np.arange(150), times)), accumulation(features))
-        for read in (
-            RidgeStatistics.ZtZ,
-            RidgeStatistics.Zty,
-            RidgeStatistics.yty,
-            RidgeStatistics.Zt1,
-            RidgeStatistics.target_means,
-            lambda s: s.normal_equations().gram,
-            lambda s: s.normal_equations().moments,
-        ):
-            assert_close(read(weighted), read(repeated))
-        assert weighted.sum_of_weights == repeated.sum_of_weights == times.sum()
-        weighted.check_complete(150, features)
-
 
 class TestLaws:
     @given(
@@ -194,23 +174,6 @@ class TestTwoLimbs:
         assert total == expected
         assert total.digest() == expected.digest()
         assert (total.n_tiles, total.high is None) == (expected.n_tiles, expected.high is None)
-
-    def test_real_rows_give_the_same_numbers_in_two_limbs(self):
-        """The same grid, once with limbs of 2**13 rows, and once as the integers that one limb would hold."""
-        features = feature_map(6)
-        state = accumulation(features, fraction_bits=FINE_FRACTION_BITS)
-        assert state.spec.limb_rows == 2**13
-        partials = [accumulate_rows(random_rows(4_000, seed=seed), state) for seed in range(4)]
-        total = functools.reduce(add, partials)
-        assert [part.high is None for part in partials] == [True] * 4
-        assert total.high is not None
-        assert integers(total) == [sum(column) for column in zip(*map(integers, partials), strict=True)]
-        Z = features.transform(np.concatenate([random_rows(4_000, seed=seed).X for seed in range(4)]))
-        assert_close(total.ZtZ(), Z.T @ Z)
-        total.check_complete(16_000, features)
-        back = total - partials[2] - partials[3]
-        assert back.digest() == (partials[0] + partials[1]).digest()
-        assert back.high is None
 
     def test_two_limbs_are_read_in_the_right_place(self):
         total = by_hand([2**62, -(2**62), -(2**62), 2**61], LIMB_ROWS)

@@ -15,7 +15,7 @@ from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import list_arrays, open_dataset
 from rff_dist.storage.writing import write_dataset
-from tests import flips
+from tools import flips
 
 N, CHUNK = 100, 40  # large enough that Icechunk keeps chunks in files of their own
 

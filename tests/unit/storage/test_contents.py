@@ -1,12 +1,10 @@
 import numcodecs
-import numpy as np
 import pytest
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from rff_dist.errors import StorageError
 from rff_dist.storage.datasets import list_arrays
-from rff_dist.storage.writing import write_dataset
 
 
 def write(path, **options):
@@ -45,14 +43,6 @@ def test_checksums_of_zarr_format_2_are_found(tmp_path, options, checksum):
     group = zarr.create_group(tmp_path / "data", zarr_format=2)
     group.create_array("X", shape=(4, 2), chunks=(2, 2), dtype="f4", **options)
     assert list_arrays(tmp_path / "data")[1]["X"].checksum == checksum
-
-
-def test_all_that_is_written_has_a_checksum_and_is_listed_by_name(tmp_path):
-    write_dataset(tmp_path / "data", np.ones((5, 2), np.float32), np.ones(5), attributes={"unit": "m"})
-    attributes, arrays = list_arrays(tmp_path / "data")
-    assert attributes["unit"] == "m"
-    assert [(name, header.checksum) for name, header in arrays.items()] == [("X", "crc32c"), ("y", "crc32c")]
-    assert arrays["X"].shape == (5, 2)
 
 
 def test_a_place_without_a_group_is_named(tmp_path):

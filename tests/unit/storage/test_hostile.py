@@ -22,7 +22,7 @@ from rff_dist.errors import IntegrityError, RFFDistError, StorageError
 from rff_dist.storage import repositories
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import read_record, write_record
-from tests import flips
+from tools import flips
 
 BOMB = """
 import resource, sys
@@ -112,7 +112,7 @@ from pathlib import Path
 from rff_dist.storage.datasets import read_arrays
 from rff_dist.ridge.models import read_model
 from rff_dist.models.versions import RegisteredModel
-from tests import flips
+from tools import flips
 folder = Path(sys.argv[1])
 for name in ("plain", "versioned"):
     flips.read_data(folder / name)

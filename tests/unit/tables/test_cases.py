@@ -100,15 +100,6 @@ def into(name, content):
     return write
 
 
-def several(**contents):
-    def write(folder):
-        for name, content in contents.items():
-            into(name, content)(folder)
-        return folder / next(iter(contents)).split("/")[0]
-
-    return write
-
-
 def zst(folder):
     with pa.output_stream(str(folder / "t.csv.zst")) as stream:
         stream.write(text(x=X).encode())
@@ -306,7 +297,10 @@ CASES = {
     "12 m²": (text(x=[f"{x} m²" for x in X]), Read({"x": X}, ("in m²: 'x'",))),
     "(12.5)": (text(x=[f"({-x})" if x < 0 else x for x in X]), Read({"x": X}, ("read as numbers: 'x'",))),
     # later rows
-    "integers, then 1.5 late": (late("1.5"), Read(["i", "x"])),
+    "integers, then 1.5 late": (
+        late("1.5"),
+        Read({"i": [*range(LATE), 7], "x": [*(np.arange(LATE) % 7), 1.5]}),
+    ),
     '"unknown" late': (late("unknown"), Refused(r"column #1: Row #200002: .*'unknown'")),
     # files
     "gz": (into("t.csv.gz", gzip.compress(text(x=X).encode())), Read(SAME)),

@@ -1,11 +1,7 @@
 """CSV files as people write them; pandas, which is told how, is the oracle."""
 
-import bz2
-import gzip
-
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from rff_dist.data.blocks import Block
@@ -60,14 +56,6 @@ def test_names_are_told_from_values(rows, expected):
     assert has_names(rows) == expected
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1252"])
-def test_text_is_read_in_its_encoding(tmp_path, encoding):
-    frame = pd.DataFrame({"größe": range(60), "ort": ["Köln", "Zürich", "Ulm"] * 20})
-    frame.to_csv(tmp_path / "t.csv", index=False, encoding=encoding)
-    dataset = ingest(tmp_path / "t.csv", tmp_path / "d")
-    assert dataset.feature_names == ("größe", "ort=Köln", "ort=Ulm", "ort=Zürich")
-
-
 def test_other_encodings_are_said(tmp_path):
     frame = pd.DataFrame({"город": ["Москва", "Омск"] * 9, "y": range(18)})
     frame.to_csv(tmp_path / "t.csv", index=False, encoding="cp1251")
@@ -75,25 +63,6 @@ def test_other_encodings_are_said(tmp_path):
     assert set(open_column(tmp_path / "d", "y").take(range(18)).tolist()) == {"Москва", "Омск"}
     with refuses(InvalidParameterError, "encoding", "'klingon'"):
         Reading(encoding="klingon")
-
-
-@pytest.mark.parametrize(
-    "opener", [gzip.open, bz2.open, lambda path, _: pa.output_stream(str(path))], ids=["gz", "bz2", "zst"]
-)
-def test_compressed_files_are_read(tmp_path, numbers, opener, request):
-    path = tmp_path / f"t.csv.{request.node.callspec.id}"
-    with opener(path, "wb") as file:
-        file.write(numbers.to_csv(index=False).encode())
-    np.testing.assert_array_equal(X_of(ingest(path, tmp_path / "d")), numbers)
-
-
-def test_quotes_hold_delimiters_and_line_ends(tmp_path):
-    levels = ["a, b", 'say "x"', "two\nlines"]
-    frame = pd.DataFrame({"t": levels * 400, "x": np.arange(1200.0)})
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    dataset = ingest(tmp_path / "t.csv", tmp_path / "d")
-    assert dataset.feature_names == (*(f"t={level}" for level in sorted(levels)), "x")
-    np.testing.assert_array_equal(X_of(dataset)[:, -1], frame["x"])
 
 
 def test_a_file_of_many_blocks_keeps_the_order_and_the_bits_of_its_rows(tmp_path):
@@ -107,18 +76,6 @@ def test_a_file_of_many_blocks_keeps_the_order_and_the_bits_of_its_rows(tmp_path
         file.write("300000,no number\n")
     with refuses(DataError, "300002", "'no number'"):
         ingest(tmp_path / "t.csv", tmp_path / "f")
-
-
-def test_question_marks_are_missing_numbers(tmp_path):
-    (tmp_path / "t.csv").write_text("a,b\n1,2\n?,4\n3,NA\n")
-    dataset = ingest(tmp_path / "t.csv", tmp_path / "d", impute="mean")
-    np.testing.assert_array_equal(X_of(dataset), [[1, 2], [2, 4], [3, 3]])
-
-
-def test_german_dates_are_dates(tmp_path):
-    (tmp_path / "t.csv").write_text("tag;x\n31.12.2020;1\n01.01.2021;2\n")
-    dataset = ingest(tmp_path / "t.csv", tmp_path / "d", dates=["year"])
-    np.testing.assert_array_equal(X_of(dataset), [[2020, 1], [2021, 2]])
 
 
 def test_what_is_given_is_not_looked_for(tmp_path):

@@ -73,11 +73,6 @@ class TestTables:
         assert dataset.target_names == ("price", "tax")
         assert seen[-1] == (4000, 4000 if name.endswith("parquet") else None)
 
-    def test_columns_come_in_the_order_asked(self, tmp_path, frame, name):
-        dataset = ingest(save(frame, tmp_path / name), tmp_path / "out", columns=["tax", "rooms"])
-        np.testing.assert_allclose(everything(dataset).X, frame[["tax", "rooms"]].to_numpy(dtype=np.float64))
-        assert dataset.n_targets == 0
-
     def test_float32_on_request(self, tmp_path, frame, name):
         dataset = ingest(save(frame, tmp_path / name), tmp_path / "out", target="price", dtype="float32")
         assert dataset.dtype == np.float32
@@ -128,17 +123,6 @@ def test_csv_and_parquet_keep_every_digit(tmp_path_factory, values):
 
 
 class TestCsv:
-    def test_integers_may_become_fractions_after_the_first_block(self, tmp_path):
-        lines = ["a,b", *["1,2"] * 400_000, "1.5,2.5"]
-        (tmp_path / "t.csv").write_text("\n".join(lines))
-        rows = everything(ingest(tmp_path / "t.csv", tmp_path / "out"))
-        np.testing.assert_array_equal(rows.X[-2:], [[1, 2], [1.5, 2.5]])
-
-        (tmp_path / "t.csv").write_text("\n".join([*lines[:-1], "1,oops"]))
-        with refuses(DataError, "'oops'"):
-            ingest(tmp_path / "t.csv", tmp_path / "other")
-        assert not (tmp_path / "other").exists()
-
     def test_a_row_may_be_longer_than_a_block(self, tmp_path):
         values = np.random.default_rng(0).standard_normal((3, 8_000))
         np.savetxt(

@@ -1,6 +1,6 @@
 """Workers that only say that tasks are done: hundreds in a process, on a real scheduler, with a real client.
 
-    python -m tests.stub_workers tcp://127.0.0.1:8786 500
+    python -m benchmarks.stub_workers tcp://127.0.0.1:8786 500
 
 What a worker tells a scheduler is told: its heartbeats, what it fetched, each task's end and what the
 engine's blocks took. Nothing is computed: a run of blocks takes the seconds that are the pass's state, and
@@ -170,7 +170,7 @@ async def work(scheduler: str, n_workers: int) -> None:
 def running(folder: Path, n_workers: int) -> Iterator[tuple[str, int]]:
     """Run a scheduler and stubs, a process each; yields its address and the scheduler's process."""
     with run_dask(folder, n_workers=0) as (address, [scheduler]):
-        command = [sys.executable, "-m", "tests.stub_workers", address, f"{n_workers}"]
+        command = [sys.executable, "-m", "benchmarks.stub_workers", address, f"{n_workers}"]
         with subprocess.Popen(command) as stubs:
             try:
                 yield address, scheduler.pid

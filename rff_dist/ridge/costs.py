@@ -1,4 +1,4 @@
-"""What a fit costs on an engine's workers: measured rates, and times predicted from them."""
+"""What a fit and a choice by folds cost: workers' rates are measured, and times predicted from them."""
 
 import statistics
 import time
@@ -17,8 +17,12 @@ from rff_dist.features import draw
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Plan
 from rff_dist.kernels import stationary
+from rff_dist.numerics import machine
 from rff_dist.products import choice
+from rff_dist.ridge import budget
+from rff_dist.ridge.choices import Choices
 from rff_dist.ridge.fit import fit
+from rff_dist.selection import cross_validation
 from rff_dist.statistics import inspection, passes, specs
 
 MEASURED_COMPONENTS = 2048  # at most; the time of more components follows from this number and half of it
@@ -290,3 +294,49 @@ def _share(plan: Plan) -> int:
     """Return the rows of the worker that has the most."""
     blocks = -(-plan.n_blocks // plan.n_workers)
     return min(plan.n_samples, blocks * plan.rows_per_block)
+
+
+# For an estimate to a factor of two: the speed of many small products and decompositions as a share of the
+# speed of one large product.
+_SHARE_OF_PEAK = 0.25
+
+
+def cost_of_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
+    """Return what a choice by folds takes beyond one fit: a first round in this process, and a final."""
+    if not choices.choosing and choices.n_finalists == 1:
+        return None
+    assert choices.by is not None  # which compare the candidates
+    chosen, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
+    rows, width = choices.round_rows, choices.round_components
+    tuned = {candidate.kernel for candidate in choices.candidates if candidate.length_scale == "evidence"}
+    flops = len(tuned) * tuning.flops(choices.n_tuned_on, chosen.n_features)
+    operations = rows * width * (width + 2 * (chosen.n_features + 2))
+    if choices.choosing:  # else given candidates meet on all rows at once
+        flops += choices.n_tried * (operations + cross_validation.cross_validation_flops([width], n_splits))
+    rate = _SHARE_OF_PEAK * gflops * 1e9 * machine.available_cores()
+
+    def final_of(finals: Choices, of_rows: float = 1.0) -> float:
+        share = of_rows * (finals.widths[-1] / choices.widths[-1]) ** 2
+        return (
+            share * chosen.seconds(gflops)
+            + cross_validation.cross_validation_flops(finals.widths, n_splits) / rate
+        )
+
+    meeting, *alone = choices.finals(choices.n_finalists)
+    met = choices.meeting_rows / chosen.n_samples
+    if met < 1 < choices.n_finalists:  # on a sample, so that only the best takes a pass over all rows
+        alone = [choices]
+    final = choices.n_finalists * final_of(meeting, met if alone else 1.0) + sum(map(final_of, alone))
+    first, limit = float(flops / rate), choices.options.time_limit
+    if limit is not None:
+        first = min(first, budget.FIRST_SHARE * limit)
+        final = min(final, limit - first)
+    return {
+        "n_candidates": choices.n_tried,
+        "n_samples": rows,
+        "n_components": width,
+        "flops": float(flops),
+        "seconds": first,
+        "n_finalists": choices.n_finalists,
+        "final_seconds": float(final),
+    }

@@ -1,4 +1,4 @@
-"""Damage every kind of file that this package writes, and count what is not noticed: `python -m tests.flips`.
+"""Damage every kind of file that this package writes, and count what is not noticed: `python -m tools.flips`.
 
 Single bits are flipped, files are cut short, emptied, removed, and put in each other's place. What is read
 then is an error, or what was written; anything else is counted, and makes the program fail.
