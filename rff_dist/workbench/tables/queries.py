@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -204,6 +204,8 @@ def _as_table(result: Any, query: Query, url: Any) -> tables.Table:
 def _type(values: Sequence[Any]) -> pyarrow.DataType:
     """Return the type of a column by its first values: float64 if they are numbers, or all missing."""
     types = {type(value) for value in values if value is not None}
+    if types == {bool}:
+        return pyarrow.bool_()
     if all(issubclass(kind, int) for kind in types) and types:
         return pyarrow.int64()
     if all(issubclass(kind, int | float | Decimal | np.number) for kind in types):
@@ -215,6 +217,8 @@ def _type(values: Sequence[Any]) -> pyarrow.DataType:
 
 def _as_column(values: Sequence[Any], kind: pyarrow.DataType, name: str, start: int) -> pyarrow.Array:
     if kind == pyarrow.float64():
+        with suppress(pyarrow.ArrowException):  # refuses decimals and large integers, which the loop takes
+            return pyarrow.array(values, kind, from_pandas=True)
         return pyarrow.array(_as_numbers(values, name, start), kind, from_pandas=True)
     try:
         if pyarrow.types.is_timestamp(kind):  # Arrow takes no date for a timestamp

@@ -363,11 +363,12 @@ class TestQueries:
         assert "geheim" not in shown.replace("/no/folder/geheim.db", "")
         assert "geheim" not in text.replace("/no/folder/geheim.db", "")
 
-    def test_dates_of_drivers_are_dates(self):
-        """psycopg gives a DATE column as datetime.date, which sqlite3 does not."""
+    def test_dates_and_flags_of_drivers_are_read(self):
+        """psycopg gives a DATE column as datetime.date and a boolean one as bool, which sqlite3 does not."""
         day, moment = date(2020, 2, 1), datetime(2020, 2, 1, 6)
         zone = datetime(2020, 2, 1, 6, tzinfo=timezone(timedelta(hours=2)))
-        result = FakeResult({"day": [day, None], "mixed": [day, moment], "zone": [zone, None]})
+        columns = {"day": [day, None], "mixed": [day, moment], "zone": [zone, None], "flag": [True, None]}
+        result = FakeResult(columns)
         table = queries._as_table(result, Query("SELECT 1"), sqlalchemy.make_url("sqlite://"))
         (batch,) = table.batches({field.name: field.type for field in table.schema})
         midnight = datetime(2020, 2, 1)
@@ -375,6 +376,7 @@ class TestQueries:
             "day": [midnight, None],
             "mixed": [midnight, moment],
             "zone": [datetime(2020, 2, 1, 4), None],
+            "flag": [True, None],
         }
 
     def test_a_dataset_and_its_messages_do_not_hold_the_query(self, database, tmp_path, caplog):
