@@ -10,6 +10,7 @@ from datetime import date, datetime, timedelta, timezone
 import numpy as np
 import pytest
 import sqlalchemy
+import xlsxwriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs.tables import is_table
 from rff_dist.workbench.tables import queries
 from rff_dist.workbench.tables.corrections import correct, read_rows_to_change
 from rff_dist.workbench.tables.ingest import Ingested
@@ -255,6 +257,17 @@ class TestCorrections:
         (tmp_path / "gone.jsonl").write_text('{"row": 1}\n{"row": null}\n')
         with editing(parse_location(data)) as dataset, refuses(DataError, "empty values", "'row'"):
             read_rows_to_change(tmp_path / "gone.jsonl", dataset, None)
+
+
+def test_each_sheet_of_a_workbook_is_a_source(tmp_path):
+    with xlsxwriter.Workbook(tmp_path / "t.xlsx") as book:
+        for name, values in {"May": [1.5, 2], "June": [3, 4.5]}.items():
+            book.add_worksheet(name).write_column(0, 0, ["a", *values])
+    may, june = f"{tmp_path / 't.xlsx'}#May", f"{tmp_path / 't.xlsx'}#June"
+    assert rows_of(ingest_more([may], tmp_path / "d", columns=["a"])) == (0, 2)
+    assert rows_of(ingest_more([may, june], tmp_path / "d")) == (2, 4)
+    assert open_dataset(tmp_path / "d").read(Block(0, 0, 4)).X[:, 0].tolist() == [1.5, 2, 3, 4.5]
+    assert is_table(june)
 
 
 LATE_TEXT = "SELECT a, CASE WHEN id > 2000 THEN 'q' ELSE price END AS price FROM sales"
