@@ -271,8 +271,8 @@ class Ingest:
     sources: list[str] = fields.option(
         "Files, patterns such as incoming/*.parquet, folders of Parquet files, or Zarr groups of columns, on "
         "disk or in an object store. Files are .csv, .tsv and .jsonl, also compressed, .parquet, .arrow, "
-        ".feather, .npy and .npz. Arrays of one axis, such as y.npy next to X.npy, are columns. Rows are "
-        "appended only from files that were not ingested before.",
+        ".feather, .xlsx (sales.xlsx#May is its sheet May), .npy and .npz. Arrays of one axis, such as y.npy "
+        "next to X.npy, are columns. Rows are appended only from files that were not ingested before.",
         [],
         argument=True,
         unit="SOURCE",

@@ -15,7 +15,7 @@ from rff_dist.recipes import recipes, tables
 from rff_dist.storage import datasets, documents, locations, output_places, writing
 from rff_dist.text import redact
 from rff_dist.workbench.jobs import places
-from rff_dist.workbench.tables import files, ingest
+from rff_dist.workbench.tables import files, ingest, spreadsheets
 from rff_dist.workbench.tables.roles import Roles
 
 _ROWS = 2**16
@@ -23,7 +23,7 @@ _ROWS = 2**16
 
 def is_table(url: str) -> bool:
     """Say whether rows are in files, such as CSV or a folder of Parquet, rather than in Zarr."""
-    location = locations.parse_location(url)
+    location = locations.parse_location(spreadsheets.split_sheet(url)[0])
     if location.is_local and Path(location.path).is_dir():
         folder = Path(location.path)
         named = any((folder / name).exists() for name in locations.NODE_FILES)

@@ -22,7 +22,7 @@ from rff_dist.recipes import tables
 from rff_dist.recipes.reading import Reading
 from rff_dist.storage import locations
 from rff_dist.typing import PathLike
-from rff_dist.workbench.tables import array_files, csv_files
+from rff_dist.workbench.tables import array_files, csv_files, spreadsheets
 
 _KINDS = {
     ".csv": (".csv", ".tsv", ".txt"),
@@ -31,7 +31,8 @@ _KINDS = {
     ".jsonl": (".jsonl", ".ndjson", ".json"),
     ".npy": (".npy",),
     ".npz": (".npz",),
-    ".xlsx": (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods"),  # refused, with advice
+    ".xlsx": (".xlsx", ".xlsm"),
+    ".xls": (".xls", ".xlsb", ".ods"),  # refused, with advice
 }
 _COMPRESSED = ("", ".gz", ".zst", ".bz2")  # for text formats
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Hive's name of a folder whose rows have no value
@@ -43,20 +44,22 @@ _log = logging.getLogger(__name__)
 class File:
     """A file of rows, or a folder that is a Zarr group; made by `find_files`.
 
-    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".npz", ".zarr"}. How it is read.
+    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".xlsx", ".npy", ".npz", ".zarr"}. How it is read.
     `stamp`: size and time, or an object store's ETag: changes with the file, and is known without reading it.
     `partitions`: columns that the names of its folders (`day=2020-01-01/`) give all its rows, as text; None
       is a missing value.
+    `sheet`: of a workbook; None is the first one.
     """
 
     location: locations.Location
     kind: str
     stamp: str
     partitions: Mapping[str, str | None] = field(default_factory=dict)
+    sheet: str | None = None
 
     @property
     def name(self) -> str:
-        return self.location.url
+        return self.location.url if self.sheet is None else f"{self.location.url}#{self.sheet}"
 
     def is_known(self, sources: Sequence[Mapping[str, Any]]) -> bool:
         """Say whether a dataset holds it already, by its name and stamp."""
@@ -126,20 +129,21 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
 
     `sources`: files; folders, which stand for all Parquet files in them by name, or all CSV files; or
       patterns with `*`, `?`, `[…]` and, for local files, `**`. Object stores work alike
-      (`s3://bucket/new/*.csv`).
+      (`s3://bucket/new/*.csv`). A workbook may name one of its sheets (`sales.xlsx#May`).
     `may_be_none`: whether a pattern or a folder may hold no file (yet).
     Raises StorageError if there is no such file, its type is unknown, or it belongs to a table of Delta or
       Iceberg.
     """
     found: dict[str, File] = {}
     for source in [sources] if isinstance(sources, str | os.PathLike) else sources:
-        location = locations.parse_location(source)
+        plain, sheet = spreadsheets.split_sheet(os.fspath(source))
+        location = locations.parse_location(plain)
         if location.scheme == "memory":
             raise StorageError(f"{location} can only hold Zarr data; expected files of rows")
         files = _find_local(location, may_be_none) if location.is_local else _find_remote(location)
         if not files and not may_be_none:
             raise StorageError(f"there is no file at {location}; expected one or more files with rows")
-        found.update({file.name: file for file in files})
+        found.update({file.name: file for file in (replace(file, sheet=sheet) for file in files)})
     for folder in dict.fromkeys(folder for file in found.values() for folder in _folders_of(file.location)):
         if format_ := _table_format(folder):
             raise StorageError(
@@ -272,23 +276,19 @@ def _download(location: locations.Location, path: Path) -> None:
 
 def _kind(path: str) -> str:
     kind = table_kind(path)
-    if kind == ".xlsx":
-        raise StorageError(
-            f"{path} is a spreadsheet, which is not read, since it may hold several tables; expected a file "
-            "of rows. Save the sheet as CSV (UTF-8), or in Python: "
-            f'pandas.read_excel("{PurePosixPath(path).name}").to_parquet("{PurePosixPath(path).stem}.parquet")'
-        )
+    if kind == ".xls":
+        raise StorageError(f"{path} is a spreadsheet of another form than .xlsx; expected that. Save it so")
     if kind is None:
         raise StorageError(
             f"{path} is of an unknown type; expected .csv, .tsv or .jsonl (also with .gz, .zst or .bz2), "
-            ".parquet, .arrow, .feather, .npy, .npz or a folder of Parquet files"
+            ".parquet, .arrow, .feather, .xlsx, .npy, .npz or a folder of Parquet files"
         )
     return kind
 
 
 def table_kind(path: str) -> str | None:
     """Return the kind of a file by its name, see `File`; None if it is unknown."""
-    name = path.lower()
+    name = spreadsheets.split_sheet(path)[0].lower()
     for kind, suffixes in _KINDS.items():
         ends = _COMPRESSED if kind in (".csv", ".jsonl") else ("",)
         if name.endswith(tuple(suffix + end for suffix in suffixes for end in ends)):
@@ -299,10 +299,10 @@ def table_kind(path: str) -> str | None:
 # -- as tables -------------------------------------------------------------------------------------
 
 
-def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str, Any]) -> tables.Table:
+def open_table(file: File, path: Path, reading: Reading, partitions: Mapping[str, Any] = {}) -> tables.Table:
     """Open a file as a table; its rows are not read yet.
 
-    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".zarr"}.
+    `path`: where it is here.
     `partitions`: columns of one value, which the names of the file's folders give, as Arrow scalars.
     Raises StorageError if it cannot be read; DataError if it is no table.
     """
@@ -311,15 +311,16 @@ def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str,
         ".parquet": array_files.parquet_table,
         ".arrow": array_files.arrow_table,
         ".jsonl": array_files.json_table,
+        ".xlsx": lambda path: spreadsheets.sheet_table(path, file.sheet, reading),
         ".npy": lambda path: array_files.array_table([path]),
         ".zarr": array_files.group_table,
     }
-    if kind not in open_it:
+    if file.kind not in open_it:
         raise DataError(
-            f"{path.name} is an {kind} file, which holds arrays, not columns; expected a table: .csv, "
-            ".tsv, .jsonl, .parquet, .arrow, .feather or .npy"
+            f"{path.name} is an {file.kind} file, which holds arrays, not columns; expected a table: .csv, "
+            ".tsv, .jsonl, .parquet, .arrow, .feather, .xlsx or .npy"
         )
-    table = open_it[kind](path)
+    table = open_it[file.kind](path)
     return _with_partitions(table, partitions) if partitions else table
 
 

@@ -31,6 +31,7 @@ from rff_dist.workbench.tables import roles as table_roles
 from rff_dist.workbench.tables.encoding import Encoding
 from rff_dist.workbench.tables.roles import Roles, TablePlan
 from rff_dist.workbench.tables.rows import Input, Journal, RowSelection
+from rff_dist.workbench.tables.spreadsheets import split_sheet
 
 # Attributes that keep the names of columns, so that `ingest_more` finds them; and a count.
 _WEIGHT_COLUMN, GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dropped_rows"
@@ -91,11 +92,11 @@ def ingest(
 
     `source`: files here or in an object store, which are read in the order of their names and must have the
       same columns: CSV (.csv, .tsv, .txt) and JSON lines (.jsonl), also compressed (.gz, .zst, .bz2),
-      Parquet, Arrow and Feather, .npy or .npz. Also a pattern such as "new/*.csv"; a folder of Parquet files,
-      where folders such as `day=2020-01-01` give columns; or a Zarr group whose arrays are columns, as xarray
-      writes it. The columns of an .npy file are named "0", "1", …; further .npy files with 1-D arrays are
-      columns with the names of their files. An .npz file must be the only one; it holds the array "X" and
-      optionally "y".
+      Parquet, Arrow and Feather, Excel (.xlsx; "sales.xlsx#May" is its sheet May), .npy or .npz. Also a
+      pattern such as "new/*.csv"; a folder of Parquet files, where folders such as `day=2020-01-01` give
+      columns; or a Zarr group whose arrays are columns, as xarray writes it. The columns of an .npy file are
+      named "0", "1", …; further .npy files with 1-D arrays are columns with the names of their files. An .npz
+      file must be the only one; it holds the array "X" and optionally "y".
     Returns the open dataset. If y is text, the dataset is without it, and `open_column(url, "y")` opens y.
       The attribute `sources` holds name, digest and number of rows of each file.
     Raises StorageError if the source cannot be read, its type is unknown, or the output cannot be written;
@@ -197,7 +198,7 @@ def _ingest(
     inputs = [file.location for file in table_files]
     if not isinstance(source, queries.Query):
         sources = [source] if isinstance(source, str | os.PathLike) else source
-        inputs += map(locations.parse_location, sources)
+        inputs += [locations.parse_location(split_sheet(os.fspath(each))[0]) for each in sources]
     url, learned_from = places[-1]
     # Checked first, since finding a table's columns and types may take a while.
     output_places.check_output(
@@ -287,7 +288,7 @@ def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: 
     file = files.find_files(source)[0]
     if file.location.is_local and file.kind != ".npz":
         (values,) = files.partition_values([file.partitions])
-        table = files.open_table(Path(file.location.path), file.kind, preparing.reading, values)
+        table = files.open_table(file, Path(file.location.path), preparing.reading, values)
         schema = with_notations(table, _notations([table], roles, None, preparing.reading)).schema
         table_roles.choose_columns(table.name, schema, roles)
 
@@ -385,9 +386,10 @@ def _open_inputs(
             continue
         path = stack.enter_context(files.fetch(file))
         identity = files.identify(file, path, known)
-        if values:  # files with the same bytes have other rows in other folders
+        if values or file.sheet is not None:  # the same bytes have other rows in other folders, or sheets
             folders = json.dumps(dict(file.partitions), sort_keys=True)
-            digest = hashlib.sha256(f"{identity.sha256}|{folders}".encode()).hexdigest()
+            words = "|".join([identity.sha256, folders, *filter(None, [file.sheet])])
+            digest = hashlib.sha256(words.encode()).hexdigest()
             identity = replace(identity, sha256=digest)
         if identity.sha256 in digests:
             skipped.append(file.name)
@@ -395,7 +397,7 @@ def _open_inputs(
             continue
         # so that two files of this call with the same bytes count once as well
         digests.add(identity.sha256)
-        table = None if file.kind == ".npz" else files.open_table(path, file.kind, preparing.reading, values)
+        table = None if file.kind == ".npz" else files.open_table(file, path, preparing.reading, values)
         opened.append(Input(identity, table, path))
     if len(opened) > 1 and any(file.table is None for file in opened):
         raise InvalidParameterError(

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+from pyarrow import compute
 
 from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
@@ -24,6 +25,7 @@ CONNECTION_VARIABLE = "RFF_DIST_SQL"
 N_INGESTED = "n_ingested"
 _PEEKED_ROWS = 1000  # the first rows, which decide the types of the columns
 _CONNECT_S = 30
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # years 1 to 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ class Query:
     appended, unless exactly these rows were ingested before.
 
     `sql`: a SELECT, or another statement that returns rows.
-    `connection`: SQLAlchemy's URL of the database, such as `postgresql+psycopg://user:password@host/name`;
-      None takes the environment variable RFF_DIST_SQL. It is neither shown nor stored.
+    `connection`: SQLAlchemy's URL of the database, such as `postgresql://user:password@host/name`; None takes
+      the environment variable RFF_DIST_SQL. It is neither shown nor stored.
     """
 
     sql: str
@@ -105,6 +107,10 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.Table]:
     import sqlalchemy
 
     url = _read_url(query)
+    if url.drivername == "postgresql":
+        with _copied(query, url, n_ingested) as table:
+            yield table
+        return
     try:
         arguments = _connect_arguments(url)
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=arguments)
@@ -116,7 +122,7 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.Table]:
     except Exception as error:
         raise InvalidParameterError(
             f"{_shown(url)} is no database that SQLAlchemy knows ({_explained(error, url)}); expected a URL "
-            "such as sqlite:///file.db or postgresql+psycopg://user:password@host/name"
+            "such as sqlite:///file.db or postgresql://user:password@host/name"
         ) from None
     parameters = {N_INGESTED: n_ingested} if query.is_incremental else {}
     try:
@@ -130,6 +136,96 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.Table]:
             yield _as_table(result, query, url)
     finally:
         engine.dispose()
+
+
+@contextmanager
+def _copied(query: Query, url: Any, n_ingested: int) -> Iterator[tables.Table]:
+    """Yield the result of a query of PostgreSQL, which COPY sends as batches of columns."""
+    import sqlalchemy
+
+    try:
+        from adbc_driver_postgresql import dbapi
+    except ImportError:
+        raise MissingDependencyError(
+            "postgresql:// needs the package adbc-driver-postgresql, which is not installed: pip install "
+            "rff_dist[postgresql]. Another driver is named as in postgresql+psycopg://"
+        ) from None
+    limits = {} if "connect_timeout" in url.query else {"connect_timeout": str(_CONNECT_S)}
+    place = url.update_query_dict(limits).render_as_string(hide_password=False)
+    with ExitStack() as stack:
+        with _telling(query, url, dbapi.Error):
+            text = sqlalchemy.text(query.sql)
+            if query.is_incremental:
+                text = text.bindparams(**{N_INGESTED: n_ingested})
+            text.compile().construct_params()  # raises for another name, which below would become NULL
+            compiled = text.compile(compile_kwargs={"literal_binds": True})
+            connection = stack.enter_context(dbapi.connect(place))
+            cursor = stack.enter_context(connection.cursor())
+            cursor.execute(f"{compiled}\n")  # a last line that is a comment would hide the end of COPY
+            reader = cursor.fetch_record_batch()
+        yield _copied_table(
+            reader, lambda: _telling(query, url, dbapi.Error, pyarrow.ArrowException, OSError)
+        )
+
+
+def _copied_table(reader: Any, telling: Callable[[], AbstractContextManager[None]]) -> tables.Table:
+    labels = reader.schema.names
+    names = tables.numbered(labels)
+    kinds = dict(zip(names, map(_plain_type, reader.schema), strict=True))
+    with telling():
+        first = next((batch for batch in reader if len(batch)), None)
+
+    def to_batch(
+        batch: pyarrow.RecordBatch, types: Mapping[str, pyarrow.DataType], start: int = 0
+    ) -> pyarrow.RecordBatch:
+        columns = dict(zip(names, batch.columns, strict=True))
+        plain = {name: _plain(columns[name], kinds[name], name, start) for name in types}
+        return tables.cast_columns(pyarrow.RecordBatch.from_pydict(plain), types, "the query")
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        batch, start = first, 0
+        while batch is not None:
+            yield to_batch(batch, types, start)
+            start += len(batch)
+            with telling():
+                batch = next(reader, None)
+
+    def head(types: Mapping[str, pyarrow.DataType]) -> pyarrow.RecordBatch | None:
+        return None if first is None else to_batch(first, types)
+
+    schema = pyarrow.schema(kinds)
+    return tables.Table("the query", schema, batches, None, tables.numbered_note(labels), True, head)
+
+
+def _plain_type(field: pyarrow.Field) -> pyarrow.DataType:
+    """Return the type that SQLAlchemy's values of a column of PostgreSQL have; binary for those not read."""
+    types, kind = pyarrow.types, field.type
+    named = (field.metadata or {}).get(b"POSTGRESQL:type")
+    if types.is_integer(kind) and named != b"money":  # which is sent as cents
+        return pyarrow.int64()
+    if types.is_floating(kind) or named == b"numeric":
+        return pyarrow.float64()
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return pyarrow.timestamp("us")
+    return kind if types.is_string(kind) or types.is_boolean(kind) else pyarrow.binary()
+
+
+def _plain(column: pyarrow.Array, kind: pyarrow.DataType, name: str, start: int) -> pyarrow.Array:
+    column = getattr(column, "storage", column)  # decimals, as text
+    if pyarrow.types.is_float32(
+        column.type
+    ):  # by their digits, as drivers read them: 0.1 is not 0.10000000149
+        column = column.cast(pyarrow.string())
+    try:
+        column = column.cast(kind)
+        if kind == pyarrow.timestamp("us"):
+            # infinity arrives as another day: years beyond datetime's are none
+            ends = compute.min_max(column.cast("int64"))
+            if any(end.is_valid and not _FIRST_US <= end.as_py() < _LAST_US for end in ends.values()):
+                raise pyarrow.ArrowInvalid
+    except pyarrow.ArrowException:
+        raise _other_values(name, kind, start, len(column)) from None
+    return column
 
 
 def _connect_arguments(url: Any) -> dict[str, Any]:
@@ -148,25 +244,29 @@ def _read_url(query: Query) -> Any:
     if not text:
         raise InvalidParameterError(
             f"no database is given to run the query on; set the environment variable {CONNECTION_VARIABLE} "
-            f"to its URL, such as sqlite:///file.db or postgresql+psycopg://user:password@host/name"
+            f"to its URL, such as sqlite:///file.db or postgresql://user:password@host/name"
         )
     try:
         return sqlalchemy.make_url(text)
     except Exception:
         raise InvalidParameterError(
             "the database's URL cannot be read (it is not shown, since it may hold a password); expected one "
-            "such as sqlite:///file.db or postgresql+psycopg://user:password@host/name"
+            "such as sqlite:///file.db or postgresql://user:password@host/name"
         ) from None
 
 
 @contextmanager
-def _telling(query: Query, url: Any) -> Iterator[None]:
-    """Turn errors of SQLAlchemy and its drivers into StorageError, without passwords and the query."""
+def _telling(query: Query, url: Any, *others: type[Exception]) -> Iterator[None]:
+    """Turn errors of SQLAlchemy and its drivers, and `others`, into StorageError.
+
+    Without passwords and the query.
+    """
     import sqlalchemy
 
+    errors: tuple[type[Exception], ...] = (sqlalchemy.exc.SQLAlchemyError, *others)
     try:
         yield
-    except sqlalchemy.exc.SQLAlchemyError as error:
+    except errors as error:
         raise StorageError(
             f"the query of {_shown(url)} failed ({_explained(error, url, query.sql)}). Check the query, the "
             "address and the permissions; a colon in its text is written `\\:`"
@@ -204,6 +304,8 @@ def _as_table(result: Any, query: Query, url: Any) -> tables.Table:
 def _type(values: Sequence[Any]) -> pyarrow.DataType:
     """Return the type of a column by its first values: float64 if they are numbers, or all missing."""
     types = {type(value) for value in values if value is not None}
+    if types == {bool}:
+        return pyarrow.bool_()
     if all(issubclass(kind, int) for kind in types) and types:
         return pyarrow.int64()
     if all(issubclass(kind, int | float | Decimal | np.number) for kind in types):
@@ -215,16 +317,22 @@ def _type(values: Sequence[Any]) -> pyarrow.DataType:
 
 def _as_column(values: Sequence[Any], kind: pyarrow.DataType, name: str, start: int) -> pyarrow.Array:
     if kind == pyarrow.float64():
+        with suppress(pyarrow.ArrowException):  # refuses decimals and large integers, which the loop takes
+            return pyarrow.array(values, kind, from_pandas=True)
         return pyarrow.array(_as_numbers(values, name, start), kind, from_pandas=True)
     try:
         if pyarrow.types.is_timestamp(kind):  # Arrow takes no date for a timestamp
             values = [datetime(*value.timetuple()[:3]) if type(value) is date else value for value in values]
         return pyarrow.array(values, kind)
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
-        raise DataError(
-            f"the query's column {name!r} holds other values than {kind} in rows {start + 1:_} to "
-            f"{start + len(values):_}; expected values of one type. CAST it, or leave the column out"
-        ) from None
+        raise _other_values(name, kind, start, len(values)) from None
+
+
+def _other_values(name: str, kind: pyarrow.DataType, start: int, n_rows: int) -> DataError:
+    return DataError(
+        f"the query's column {name!r} holds other values than {kind} in rows {start + 1:_} to "
+        f"{start + n_rows:_}; expected values of one type. CAST it, or leave the column out"
+    )
 
 
 def _as_numbers(values: Sequence[Any], name: str, start: int) -> np.ndarray:
@@ -250,7 +358,9 @@ def _explained(error: BaseException, url: Any, sql: str = "") -> str:
 
     SQLAlchemy adds the query to the driver's message, and PostgreSQL's driver adds the line that failed.
     """
-    text = re.sub(r" (\[SQL: |LINE \d+:).*", "", locations.explain(getattr(error, "orig", None) or error))
+    text = re.sub(
+        r" (\[SQL: |LINE \d+:|Query was: ).*", "", locations.explain(getattr(error, "orig", None) or error)
+    )
     secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]
     secrets += re.findall(r"'((?:[^']|'')+)'", sql)
     for secret in sorted(filter(None, secrets), key=len, reverse=True):

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -238,7 +239,7 @@ def check_rows(
 ) -> Iterator[tables.RowArrays]:
     """Refuse or drop rows with missing or infinite values; enter what was read in the journal."""
     n_read, dropped = 0, 0
-    digest = hashlib.sha256(file.source.sha256.encode())
+    digests = defaultdict[int, Any](hashlib.sha256)  # one for each array: batches may have any size
     for parts, rows in batches:
         good = np.ones(len(rows), bool)
         for i, part in enumerate(parts):
@@ -261,15 +262,19 @@ def check_rows(
         kept = parts if good.all() else tuple(None if part is None else part[good] for part in parts)
         # A query has no bytes that could be compared before it runs, so its rows are its digest.
         if file.is_query:  # files have their digest before they are read
-            for part in kept:
+            for i, part in enumerate(kept):
                 if part is not None:
-                    digest.update(memory.canonical_bytes(part.astype("T") if part.dtype == object else part))
+                    digests[i].update(
+                        memory.canonical_bytes(part.astype("T") if part.dtype == object else part)
+                    )
         yield kept
     if dropped:
         _log.warning("%s: %d of %d rows dropped for missing or infinite values", file.name, dropped, n_read)
     source = file.source
     if file.is_query:
-        source = row_sources.Source(source.name, digest.hexdigest(), {"n_read": n_read})
+        words = [source.sha256, *(f"{i} {digest.hexdigest()}" for i, digest in digests.items())]
+        combined = hashlib.sha256("|".join(words).encode()).hexdigest()
+        source = row_sources.Source(source.name, combined, {"n_read": n_read})
     journal.entries.append(source.to_dict(n_read - dropped))
     journal.n_read += n_read
     journal.dropped += dropped

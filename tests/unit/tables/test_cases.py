@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import xlsxwriter
 
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, StorageError
@@ -139,13 +140,40 @@ def hive(suffix):
     return write
 
 
-def xlsx(folder):
-    pytest.importorskip("fastexcel")
-    from tests.unit.tables.workbooks import write_workbook
+def xlsx(sheet=None, change=None, /, **columns):
+    """Return what writes a workbook, with further sheets if one is named; `change` is given the first."""
 
-    days = [day.to_pydatetime() for day in DAYS]
-    write_workbook(folder / "t.xlsx", {"Sheet1": [["day", "x"], *zip(days, X.tolist(), strict=True)]})
-    return folder / "t.xlsx"
+    def write(folder):
+        with xlsxwriter.Workbook(folder / "t.xlsx", {"default_date_format": "dd/mm/yyyy"}) as book:
+            formats = {"%": book.add_format({"num_format": "0 %"})}
+            first = book.add_worksheet(sheet)
+            for i, (name, values) in enumerate(columns.items()):
+                first.write_column(0, i, [name, *values])
+            if change is not None:
+                change(first, formats)
+            if sheet is not None:
+                book.add_worksheet("other").write_column(0, 0, ["x", *X])
+        return folder / "t.xlsx"
+
+    return write
+
+
+def sheet(name, write):
+    return lambda folder: f"{write(folder)}#{name}"
+
+
+def as_percentages(page, formats):
+    page.set_column("A:A", None, formats["%"])
+
+
+def formulas(page, formats):
+    for i, x in enumerate(X):
+        page.write_formula(i + 1, 0, f"=B{i + 2}*2", None, "#N/A" if i == 9 else x)
+
+
+def titled(page, formats):
+    page.merge_range("A1:B1", "Sales", formats["%"])  # without a format it would keep B1
+    page.write_row(2, 0, ["a", "x"])
 
 
 DATE = {"d: elapsed-days": SINCE}
@@ -313,7 +341,46 @@ CASES = {
         Read({"x": [*(X + 1), *(X + 2)], "k": np.repeat([1, 2], N)}),
     ),
     "Hive folders of CSV": (hive("csv"), Read({"x": [*(X + 1), *(X + 2)], "k": np.repeat([1, 2], N)})),
-    "xlsx": (xlsx, Read({"day: elapsed-days": SINCE, "x": X}, options=ELAPSED)),
+    "xlsx": (
+        xlsx(day=DAYS.dt.to_pydatetime(), x=X, a=FEW),
+        Read({"day: elapsed-days": SINCE, "x": X, **ONE_HOT}, options=ELAPSED),
+    ),
+    "xlsx, the first of two sheets": (xlsx("S", a=X), Read({"a": X}, ("sheet 'S', the first of 2",))),
+    "xlsx, a sheet by its name": (sheet("other", xlsx("S", a=X)), Read(SAME)),
+    "xlsx, no such sheet": (sheet("May", xlsx("S", a=X)), Refused("'May'.*'S', 'other'")),
+    "xlsx, percentages": (xlsx(None, as_percentages, a=X), Read({"a": X})),
+    "xlsx, formulas": (xlsx(None, formulas, a=X, x=X), Read(IMPUTED, options=FILL)),
+    "xlsx, numbers with words": (
+        xlsx(a=["-" if i == 9 else x for i, x in enumerate(X)], x=X),
+        Read(IMPUTED, ("'-' counts as missing in 'a'",), FILL),
+    ),
+    "xlsx, numbers as text": (
+        xlsx(x=[f"{p:,.2f} €" for p in PRICES], a=["01", "2", "3"] * (N // 3)),
+        Read(["x", "a=01", "a=2", "a=3"], ("in €: 'x'",)),
+    ),
+    "xlsx, flags and an index": (
+        xlsx(**{"": range(N), "a": [i % 3 == 0 for i in range(N)]}),
+        Read({"a": IS_THIRD}, ("'' .*numbers the rows",)),
+    ),
+    "xlsx, no header": (
+        xlsx(None, lambda page, _: page.write_row(0, 0, [5, 6]), a=X, x=X),
+        Read({"0": [5, *X], "1": [6, *X]}, ("no header",)),
+    ),
+    "xlsx, a title": (
+        xlsx(None, titled, a=["", "", *X], x=["", "", *X]),
+        Read({"a": X, "x": X}, ("rows above the names are skipped: 2",)),
+    ),
+    "xlsx, names in two rows": (xlsx(a=["EUR", *X], x=["m", *X]), Refused("rows 1 and 2")),
+    "xlsx, merged names": (
+        xlsx(None, lambda page, _: page.merge_range("A1:B1", "2024"), a=X, x=X),
+        Refused("merged cells down to row 1"),
+    ),
+    "xlsx, merged cells": (
+        xlsx(None, lambda page, _: page.merge_range("A3:A5", "7"), a=X, x=X),
+        Refused("merged cells down to row 5"),
+    ),
+    "xlsx, an empty sheet": (xlsx(), Refused("'Sheet1' is empty")),
+    "xls": (into("t.xls", b""), Refused("t.xls is a spreadsheet of another form")),
     "SQLite": (sqlite(x=X, a=FEW), Read({"x": X, **ONE_HOT})),
 }
 

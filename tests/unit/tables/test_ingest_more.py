@@ -10,6 +10,7 @@ from datetime import date, datetime, timedelta, timezone
 import numpy as np
 import pytest
 import sqlalchemy
+import xlsxwriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs.tables import is_table
 from rff_dist.workbench.tables import queries
 from rff_dist.workbench.tables.corrections import correct, read_rows_to_change
 from rff_dist.workbench.tables.ingest import Ingested
@@ -257,6 +259,17 @@ class TestCorrections:
             read_rows_to_change(tmp_path / "gone.jsonl", dataset, None)
 
 
+def test_each_sheet_of_a_workbook_is_a_source(tmp_path):
+    with xlsxwriter.Workbook(tmp_path / "t.xlsx") as book:
+        for name, values in {"May": [1.5, 2], "June": [3, 4.5]}.items():
+            book.add_worksheet(name).write_column(0, 0, ["a", *values])
+    may, june = f"{tmp_path / 't.xlsx'}#May", f"{tmp_path / 't.xlsx'}#June"
+    assert rows_of(ingest_more([may], tmp_path / "d", columns=["a"])) == (0, 2)
+    assert rows_of(ingest_more([may, june], tmp_path / "d")) == (2, 4)
+    assert open_dataset(tmp_path / "d").read(Block(0, 0, 4)).X[:, 0].tolist() == [1.5, 2, 3, 4.5]
+    assert is_table(june)
+
+
 LATE_TEXT = "SELECT a, CASE WHEN id > 2000 THEN 'q' ELSE price END AS price FROM sales"
 
 
@@ -363,11 +376,12 @@ class TestQueries:
         assert "geheim" not in shown.replace("/no/folder/geheim.db", "")
         assert "geheim" not in text.replace("/no/folder/geheim.db", "")
 
-    def test_dates_of_drivers_are_dates(self):
-        """psycopg gives a DATE column as datetime.date, which sqlite3 does not."""
+    def test_dates_and_flags_of_drivers_are_read(self):
+        """psycopg gives a DATE column as datetime.date and a boolean one as bool, which sqlite3 does not."""
         day, moment = date(2020, 2, 1), datetime(2020, 2, 1, 6)
         zone = datetime(2020, 2, 1, 6, tzinfo=timezone(timedelta(hours=2)))
-        result = FakeResult({"day": [day, None], "mixed": [day, moment], "zone": [zone, None]})
+        columns = {"day": [day, None], "mixed": [day, moment], "zone": [zone, None], "flag": [True, None]}
+        result = FakeResult(columns)
         table = queries._as_table(result, Query("SELECT 1"), sqlalchemy.make_url("sqlite://"))
         (batch,) = table.batches({field.name: field.type for field in table.schema})
         midnight = datetime(2020, 2, 1)
@@ -375,6 +389,7 @@ class TestQueries:
             "day": [midnight, None],
             "mixed": [midnight, moment],
             "zone": [datetime(2020, 2, 1, 4), None],
+            "flag": [True, None],
         }
 
     def test_a_dataset_and_its_messages_do_not_hold_the_query(self, database, tmp_path, caplog):

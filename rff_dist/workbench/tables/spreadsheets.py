@@ -1,0 +1,135 @@
+"""Spreadsheets: one sheet of an Excel workbook as a table. It is read as a whole, into memory."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+
+from rff_dist.errors import MissingDependencyError, StorageError
+from rff_dist.recipes import tables
+from rff_dist.recipes.reading import Reading
+from rff_dist.storage import locations
+from rff_dist.workbench.tables import csv_files
+
+_NAMED = re.compile(r"(.*\.xls[xm])#(.+)", re.IGNORECASE | re.DOTALL)
+_LOOKED_AT = 100  # rows that tell whether the first one holds names
+
+
+def split_sheet(path: str) -> tuple[str, str | None]:
+    """Return a path, and the sheet that it names.
+
+    >>> split_sheet("sales.xlsx#May"), split_sheet("sales.csv")
+    (('sales.xlsx', 'May'), ('sales.csv', None))
+    """
+    match = _NAMED.fullmatch(path)
+    return (match[1], match[2]) if match else (path, None)
+
+
+def sheet_table(path: Path, wanted: str | None, reading: Reading) -> tables.Table:
+    """Return a sheet of a workbook as a table, by default the first one.
+
+    Cells count by what is stored, not by how it is shown: 12 % is 0.12, a formula is its last result.
+
+    Raises StorageError if the file or the sheet cannot be read, or names stand in several rows or in merged
+      cells; MissingDependencyError without the package python-calamine.
+    """
+    try:
+        import python_calamine
+    except ImportError:
+        raise MissingDependencyError(
+            f"{path.name} needs the package python-calamine, which is not installed: pip install "
+            "rff_dist[excel]"
+        ) from None
+    try:
+        workbook = python_calamine.CalamineWorkbook.from_path(path)
+        names = workbook.sheet_names
+        sheet = workbook.get_sheet_by_name(wanted or names[0])
+    except python_calamine.WorksheetNotFound:
+        raise StorageError(
+            f"{path} has no sheet {wanted!r}; expected one of {tables.listed(names)}"
+        ) from None
+    except (python_calamine.CalamineError, OSError) as error:
+        raise StorageError(f"{path} cannot be read as a spreadsheet: {locations.explain(error)}") from error
+    rows = sheet.to_python()  # from the first row and column that hold something
+    if not rows:
+        raise StorageError(f"{path}: sheet {sheet.name!r} is empty; expected a table")
+    # a title stands in the first column alone
+    above = next((i for i, row in enumerate(rows) if any(cell != "" for cell in row[1:] or row)), 0)
+    top = (sheet.start or (0, 0))[0] + above
+    merged = [last for _, (last, _) in sheet.merged_cell_ranges or [] if last >= top]
+    if merged:
+        raise StorageError(
+            f"{path}: sheet {sheet.name!r} has merged cells down to row {min(merged) + 1}; expected one name "
+            "above each column, and one value in each cell"
+        )
+    table = [row for row in rows[above:] if any(cell != "" for cell in row)]
+    texts = [[_text(cell) for cell in row] for row in table[:_LOOKED_AT]]
+    has_header = csv_files.has_names(texts) if reading.header is None else reading.header
+    labels, body = (
+        (texts[0], table[1:]) if has_header and table else ([str(i) for i in range(len(rows[0]))], table)
+    )
+    if has_header and _has_second_names(body):
+        raise StorageError(
+            f"{path}: sheet {sheet.name!r} has names of columns in rows {top + 1} and {top + 2}; expected "
+            "them in one row"
+        )
+    pairs = list(zip(labels, zip(*body, strict=True), strict=False))
+    pairs = [(label, cells) for label, cells in pairs if label or any(cell != "" for cell in cells)]
+    labels = [label for label, _ in pairs]
+    columns = dict(zip(tables.numbered(labels), (_column(cells) for _, cells in pairs), strict=True))
+    batch = pyarrow.RecordBatch.from_pydict(columns)
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        size = tables.rows_per_batch(8 * len(types))
+        for start in range(0, max(1, len(batch)), size):
+            yield tables.cast_columns(batch.slice(start, size), types, path.name)
+
+    notes = [
+        f"sheet {sheet.name!r}, the first of {len(names)}" if wanted is None and len(names) > 1 else "",
+        f"rows above the names are skipped: {above}" if above else "",
+        "no header: columns are called 0, 1, …" if not has_header else "",
+        *tables.numbered_note(labels),
+    ]
+    return tables.Table(path.name, batch.schema, batches, len(batch), [note for note in notes if note])
+
+
+def _text(cell: Any) -> str:
+    """Return a cell as text, as a CSV file has it."""
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip()
+
+
+def _has_second_names(body: Sequence[Sequence[Any]]) -> bool:
+    """Return whether the first row holds text only, and stands above columns of numbers or dates."""
+    if len(body) < 2 or not all(isinstance(cell, str) for cell in body[0]):
+        return False
+    columns = zip(body[0], zip(*body[1:], strict=True), strict=True)
+    values = [(top, [cell for cell in cells if cell != ""]) for top, cells in columns]
+    above = [top for top, cells in values if cells and not any(isinstance(cell, str) for cell in cells)]
+    return bool(above) and not any(top in tables.MISSING_TEXTS for top in above)
+
+
+def _column(cells: Sequence[Any]) -> pyarrow.Array:
+    """Return cells as numbers, dates, flags or times if they are nothing else, and as text if not."""
+    kinds = {type(cell) for cell in cells if cell not in tables.MISSING_TEXTS}
+    if not kinds or kinds == {str}:
+        return pyarrow.array(
+            [cell if cell != "" else None for cell in cells], pyarrow.string() if kinds else None
+        )
+    values = [None if cell in tables.MISSING_TEXTS else cell for cell in cells]
+    if kinds <= {int, float}:
+        numbers = pyarrow.array(values, pyarrow.float64())
+        is_whole = all(
+            value is None or (float(value).is_integer() and abs(value) < 2**53) for value in values
+        )
+        return numbers.cast("int64") if is_whole else numbers
+    if kinds <= {date, datetime}:
+        moments = [datetime(*v.timetuple()[:3]) if type(v) is date else v for v in values]
+        return pyarrow.array(moments, pyarrow.timestamp("us"))
+    if len(kinds) == 1:
+        return pyarrow.array(values)
+    return pyarrow.array([None if cell == "" else _text(cell) for cell in cells], pyarrow.string())
