@@ -122,6 +122,11 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
+class Tried(Remark):
+    """A candidate and its error. Logs have it at DEBUG, since a table lists them all in the end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rounds:
     """At most `limit` passes called `label` come next, or other steps that are counted.
 
@@ -198,7 +203,7 @@ def announce_pass(observers: Sequence[Observer], label: str, blocks: Sequence[Bl
 
 
 class LogObserver:
-    """Log passes at INFO and blocks at DEBUG, each with its members as the record's `event`.
+    """Log passes at INFO, blocks and candidates at DEBUG, each with its members as the record's `event`.
 
     `target`: where to log; this module's logger by default.
     """
@@ -209,7 +214,7 @@ class LogObserver:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Rounds) and event.done:
             return  # steps between passes are for displays: there are hundreds, and from several threads
-        level = logging.DEBUG if isinstance(event, BlockDone) else logging.INFO
+        level = logging.DEBUG if isinstance(event, BlockDone | Tried) else logging.INFO
         self._log.log(level, "%s", event, extra={"event": describe_event(event)})
 
 

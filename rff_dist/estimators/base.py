@@ -476,7 +476,7 @@ def model_facts(model: models.RidgeModel, names: Sequence[str]) -> dict[str, str
         by = "cross-validation" if estimate["by"] == "cv" else "leave-one-out"
         if card.get("classifier", {}).get("loss", "squared") != "squared":
             by += " (squared loss)"
-        facts[by] = describe.errors_text(estimate)
+        facts[by] = describe.errors_text(estimate, card.get("target_names"))
     if candidates := card.get("candidates"):
         facts["candidates tried"] = str(describe.n_candidates(candidates))
     return facts

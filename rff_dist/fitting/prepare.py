@@ -42,9 +42,9 @@ class Prepared:
     def draw(self, described: feature_options.KernelFeatures, *, seed: int) -> maps.FeatureMap:
         return for_dataset.draw(self.inputs(seed), described)
 
-    def say(self, label: str, text: str) -> None:
+    def say(self, label: str, text: str, kind: type[progress.Remark] = progress.Remark) -> None:
         """Report to the engine's observers what happens between passes."""
-        progress.Announcer(self.engine.observers)(progress.Remark(label, text))
+        progress.Announcer(self.engine.observers)(kind(label, text))
 
     def count(self, label: str, done: int, limit: int) -> None:
         """Report progress of steps that are no passes: `done` of at most `limit`."""

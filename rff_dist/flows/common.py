@@ -11,7 +11,7 @@ from rff_dist.flows import outcomes, running
 from rff_dist.models import versions
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import specs, steps
+from rff_dist.workbench.jobs import specs, steps, trees
 from rff_dist.workbench.jobs import train as training
 from rff_dist.workbench.page import pages
 from rff_dist.workbench.results import markdown, models, words
@@ -29,13 +29,20 @@ def train_model(parameters: running.Form, spec: type[specs.Train], *, name: str)
       `comparison` with other models (None if nothing was compared).
     """
     log, job, clock = get_run_logger(), parameters.to(spec), Clock()
-    trained = training.train(job, running.runner_of(parameters, log, clock=clock))
-    place = job.destination.model
+    do = running.runner_of(parameters, log, clock=clock)
+    trained = training.train(job, do)
+    if job.test is not None:
+        clock.begin("baselines")
+        trained = do("baselines", trees.with_trees, trained, job.options.seed)
+    place, tried = job.destination.model, trained.model.card.get("candidates", [])
     clock.begin("report")
     show_page(f"{name}-page", trained, job, clock, log)
     if job.destination.register:
         show_versions(place)
-    show(f"{name}-summary", models.training_document(trained, job, run_of(clock)), log)
+    found = models.training_document(trained, job, run_of(clock))
+    if job.fit.candidates is None and len(tried) > 1:
+        found.parts.append(models.candidates_table(tried))
+    show(f"{name}-summary", found, log)
     return trained.describe()
 
 
@@ -52,13 +59,13 @@ def show(what: str, found: Document, log: Any) -> None:
     """Make an artifact of what a job found, and log its facts; those that ask for attention as warnings."""
     # Facts that ask for attention become warnings, which the page of a run colours.
     log.info(found.title)
+    if found.lead:
+        log.info(found.lead)
     outcomes.say(found.lead or found.title)
     for part in found.parts:
         for name, fact in part.items() if isinstance(part, dict) else ():
             if fact is not None:
                 log.log(30 if isinstance(fact, words.Alert) else 20, "%s: %s", name, fact)
-    if found.lead:
-        log.info(found.lead)
     show_text(what, found)
 
 

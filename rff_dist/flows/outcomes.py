@@ -6,18 +6,25 @@ those that changed it or did not. Events are about the model, so that automation
     rff_dist.model.published    a model or a version of it became current
     rff_dist.model.refused      new rows were not taken, and the model is as it was
     rff_dist.model.drifted      new rows follow another distribution than the old ones
+
+What a run made is an asset of Prefect: a dataset, a model or predictions. Its materialisation has the rows,
+the digest and the errors, and names the assets that it was made of.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, cast
 
 from prefect import State
+from prefect.assets import Asset
 from prefect.client.orchestration import get_client
+from prefect.context import AssetContext
 from prefect.events import emit_event
 from prefect.runtime import flow_run as this_run
 from prefect.states import Completed
 
+from rff_dist.ridge import describe
 from rff_dist.storage import locations
 
 _LONGEST = 500  # characters of a state's message, which pages show in one line
@@ -54,7 +61,46 @@ def end(result: Mapping[str, Any], parameters: Mapping[str, Any], *, publishes: 
             resource={"prefect.resource.id": f"rff_dist.model.{model}", "prefect.resource.name": model},
             payload={name: result[name] for name in facts if name in result},
         )
-    return Completed(message=_said.get()[:_LONGEST] or None, data=result)
+    last: State[Any] = Completed(message=_said.get()[:_LONGEST] or None, data=result)
+    made = set(_made(result, parameters, verdict))
+    used = {key for name in ("data", "test", "model") if (key := _asset_key(parameters.get(name)))} - made
+    AssetContext(
+        direct_asset_dependencies={Asset(key=key) for key in used},
+        downstream_assets={Asset(key=key) for key in made},
+        materialization_metadata=dict.fromkeys(made, _describe(result)),
+    ).emit_events(last)
+    return last
+
+
+def _made(result: Mapping[str, Any], parameters: Mapping[str, Any], verdict: str) -> Iterator[str]:
+    """Yield the keys of the assets that a run made: its output, a model that it published, or new rows."""
+    of_data = "model" not in parameters and result.get("n_new")
+    for name, is_made in (("output", True), ("model", verdict == "published"), ("data", of_data)):
+        if is_made and (key := _asset_key(parameters.get(name))):
+            yield key
+
+
+def _describe(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is told of an asset: of a result, its rows, digests, versions and errors."""
+    names = ("digest", "model_digest", "fingerprint", "version", "n_new", "inertia")
+    errors = result.get("metrics") or result.get("estimate") or {}
+    if gate := result.get("gate"):  # of an update
+        errors = {"rmse": gate["challenger"], "held_out": gate["held_out"]}
+    facts = {
+        "rows": result.get("n_after", result.get("n_samples")),
+        **{name: result.get(name) for name in names},
+        **{name: errors.get(name) for name in (*describe.TITLES, "held_out")},
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _asset_key(url: object) -> str:
+    """Return the key of an asset at a path or URL; "" if there is none."""
+    if not isinstance(url, str):
+        return ""
+    place = locations.parse_location(url)
+    # Prefect takes no blanks, quotes, brackets or percent signs.
+    return f"{place.scheme}://{re.sub(r'[^\w./:@=+,~-]', '_', place.path)}"[:512]
 
 
 def _name_of(url: object) -> str:

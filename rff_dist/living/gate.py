@@ -252,7 +252,8 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     worst = int(np.argmax(sure))
     ratio, at_least = 1 + float(rises[worst]), max(0.0, 1 + float(sure[worst]))
     passed = at_least <= 1 + tolerance
-    target = f" of target {worst}" if len(old) > 1 else ""
+    names = challenger.card.get("target_names") or [f"target {i}" for i in range(len(old))]
+    target = f" of {names[worst]}" if len(old) > 1 else ""
     reason = (
         f"on {held_out.words} the challenger's mean squared error{target} is {ratio:.4g} times the "
         f"champion's, at least {at_least:.4g} times with a confidence of {1 - _DOUBT:.0%}, "

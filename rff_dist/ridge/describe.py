@@ -185,6 +185,7 @@ def ranked_candidates(candidates: Sequence[Mapping[str, Any]]) -> list[Mapping[s
     return sorted(candidates, key=lambda row: (row is not best, row.get("round") == "first", row["score"]))
 
 
+_SHOWN_TARGETS = 8
 #: Titles of errors, by their names in records and documents.
 TITLES = {
     "rmse": "RMSE",
@@ -222,8 +223,20 @@ def n_candidates(candidates: Sequence[Mapping[str, Any]]) -> int:
     return len(first or candidates)
 
 
-def errors_text(errors: Mapping[str, Any]) -> str:
-    """Return the errors of a record in words, with their standard errors if it has them."""
+def errors_text(errors: Mapping[str, Any], targets: Sequence[str] | None = None) -> str:
+    """Return the errors of a record in words, with their standard errors if it has them.
+
+    `targets`: names of several targets; by default y0, y1, ….
+    """
+    n_targets = len(errors["rmse"]) if isinstance(errors.get("rmse"), list) else 1
+    if n_targets > 1:
+        named = (targets or [f"y{i}" for i in range(n_targets)])[:_SHOWN_TARGETS]
+        lists = {key: values for key, values in errors.items() if isinstance(values, list)}
+        each = [
+            f"{name}: {errors_text({key: [values[i]] for key, values in lists.items()})}"
+            for i, name in enumerate(named)
+        ]
+        return "; ".join(each) + (f" … ({n_targets} targets)" if n_targets > len(named) else "")
     return ", ".join(
         f"{title} {errors_words(errors[name], errors.get(f'{name}_standard_error'))}"
         for name, title in TITLES.items()

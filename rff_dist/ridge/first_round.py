@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rff_dist.data import folding, labelled, memory, samples
+from rff_dist.engines import progress
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, SolveError
 from rff_dist.features.maps import FeatureMap
@@ -190,7 +191,7 @@ class _FirstRound:
                 some, left = left[:at_once], left[at_once:]
                 for trial in pool.map(lambda candidate: self._try(candidate, sample), some):
                     if trial is not None:
-                        self.prepared.say("choose", describe.candidate_words(trial.row))
+                        self.prepared.say("choose", describe.candidate_words(trial.row), progress.Tried)
                         tries.append(trial)
         return tries
 

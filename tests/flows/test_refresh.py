@@ -62,17 +62,28 @@ def test_a_run_says_what_it_came_to_by_message_tags_and_events(parameters):
     with get_client(sync_client=True) as client:
         flow_run = client.read_flow_run(state.state_details.flow_run_id)
         assert {"model:main", "dataset:data", "published"} <= {*flow_run.tags}
-        wanted = {"rff_dist.model.published", "rff_dist.model.drifted"}
+        made = "prefect.asset.materialization.succeeded"
+        wanted = {"rff_dist.model.published", "rff_dist.model.drifted", made}
+        names = ("rff_dist.model.main", f"file://{parameters.values['model']}")
         deadline = time.monotonic() + 60
         while True:  # events travel apart from what the run waits for
             found = client._client.post("/events/filter", json={"limit": 50}).json()["events"]
-            mine = [one for one in found if one["resource"]["prefect.resource.id"] == "rff_dist.model.main"]
+            mine = [one for one in found if one["resource"]["prefect.resource.id"] in names]
             events = {one["event"]: one for one in mine if one["event"] in wanted}
             if events.keys() == wanted:
                 break
             assert time.monotonic() < deadline, events
             time.sleep(0.2)
     assert events["rff_dist.model.published"]["payload"]["version"] == 2
+    asset, result = events[made], state.result()
+    told = {name: asset["payload"][name] for name in ("rows", "digest", "rmse")}
+    assert told == {
+        "rows": result["n_samples"],
+        "digest": result["digest"],
+        "rmse": list(result["gate"]["challenger"]),
+    }
+    related = {one["prefect.resource.id"] for one in asset["related"]}
+    assert f"file://{parameters.values['data']}" in related
 
 
 def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(parameters):

@@ -124,7 +124,8 @@ def test_each_step_is_one_task_in_the_order_of_the_job(run):
     found = task_runs(run.state)
     final = [row for row in run.result["candidates"] if row["round"] == "final"]
     fitted = ["measure", "choose", "draw", "broadcast", "accumulate", *["solve"] * len(final), "hold out"]
-    assert [task.name for task in found] == ["inspect", *fitted, "keep", "evaluate", "publish", "compare"]
+    judged = ["evaluate", "publish", "compare", "baselines"]
+    assert [task.name for task in found] == ["inspect", *fitted, "keep", *judged]
     assert all(task.state.is_completed() for task in found)
     # Versions must not be published twice.
     assert [task.name for task in found if task.empirical_policy.retries in (0, None)] == ["publish"]
@@ -135,17 +136,21 @@ def test_artifacts_tell_what_was_trained(run):
     assert summary.type == "markdown"
     assert run.result["digest"][:16] in summary.data
     assert "400 rows" in summary.data
-    assert "| test | RMSE " in summary.data
-    assert "| cross-validation | RMSE " in summary.data
+    shown = [line for line in summary.data.splitlines() if line.startswith("| ")]
+    rmse = run.result["metrics"]["rmse"]
+    assert shown[2].startswith(f"| test | y0: RMSE {rmse[0]:.4g}, ")  # below the header and its line
+    assert f"; y1: RMSE {rmse[1]:.4g}, " in shown[2]
+    assert shown[3].startswith("| cross-validation | y0: RMSE ")
+    assert "boosted trees, which predict one target" in run.result["comparison"]["verdict"]
     assert summary.data.split("\n\n")[1] == run.result["comparison"]["verdict"]
     candidates = run.result["candidates"]
     n_first = sum(candidate.get("round") == "first" for candidate in candidates)
     assert f"the best of {n_first} candidates: gaussian" in summary.data
-    page = Artifact.get("rff-train-page-model").data
-    rows = rows_of(page, f"{n_first} candidates, by cross-validation")
-    [chosen] = [row for row in rows if "←" in row["kernel"]]
-    assert (chosen["kernel"].split()[0], chosen["features"]) == ("gaussian", run.result["features"])
-    assert len(rows) == len(candidates)
+    for where in (summary.data, Artifact.get("rff-train-page-model").data):
+        rows = rows_of(where, f"{n_first} candidates, by cross-validation")
+        [chosen] = [row for row in rows if "←" in row["kernel"]]
+        assert (chosen["kernel"].split()[0], chosen["features"]) == ("gaussian", run.result["features"])
+        assert len(rows) == len(candidates)
 
 
 def test_the_page_about_the_model_is_an_artifact_with_its_pictures_inside(run):
@@ -225,6 +230,7 @@ def test_a_classifier_is_told_by_its_accuracy(tmp_path):
     assert result["classifier"]["loss"] == "logistic"
     assert result["classifier"]["classes"] == ["other", "same"]
     assert result["metrics"]["accuracy"] > 0.8
+    assert "boosted trees" in result["comparison"]["scores"]  # as by `auto`
     assert result["metrics"] == published.card["metrics"]
     summary = Artifact.get("rff-train-summary-model").data
     assert f"| test | accuracy {result['metrics']['accuracy']:.4g}, " in summary

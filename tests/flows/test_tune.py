@@ -31,7 +31,7 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(tmp_path):
     assert len(json.dumps(result)) < 8_000
     names = [task.name for task in task_runs(state)]
     fitted = ["measure", "choose", "draw", "broadcast", "accumulate", *["solve"] * 4]
-    assert names == ["inspect", *fitted, "keep", "evaluate", "publish", "compare"]
+    assert names == ["inspect", *fitted, "keep", "evaluate", "publish", "compare", "baselines"]
 
     published = read_model(problem.values["model"])
     assert published.digest() == result["digest"]

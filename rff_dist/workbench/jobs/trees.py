@@ -19,9 +19,15 @@ _MANY_ROWS = 10_000
 
 
 def with_trees(training: train.Training, seed: int) -> train.Training:
-    """Return what was trained, with boosted trees among the models that it is compared with."""
+    """Return what was trained, with boosted trees among the models that it is compared with on test rows.
+
+    For several targets a note says that there are none.
+    """
     comparison = training.comparison
     assert comparison is not None  # there are test rows
+    if comparison.classes is None and comparison.y.shape[1] > 1:
+        note = "It was not compared with boosted trees, which predict one target."
+        return replace(training, comparison=replace(comparison, notes=(*comparison.notes, note)))
     trees = fit_trees(
         training.data,
         training.model,

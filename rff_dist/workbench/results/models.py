@@ -126,9 +126,11 @@ def _training_facts(training: train.Training, seed: int) -> Facts:
         place = f"at the {end} end of {number(ends[0])} to {number(ends[1])}"
         chosen = {**chosen, "alpha": Alert(f"{chosen['alpha']}, {place}")}
     return {
+        # what people look for first
+        **test_facts(training.metrics, model.card.get("target_names")),
+        "cross-validation": chosen.get("cross-validation"),
         "rows": f"{plan['n_samples']:,} of {plan['data']}, {outputs}",
         **chosen,
-        **test_facts(training.metrics),
         **words.solver_facts(training.chosen),
         "digest": model.digest()[:16],
         **version_facts(training.published),
@@ -203,13 +205,12 @@ def alpha_words(alpha: float | Sequence[float], card: Mapping[str, Any]) -> str:
     return f"{words.value_words(alpha)}{derived}, {by}"
 
 
-def test_facts(metrics: Mapping[str, Any] | None) -> Facts:
-    """Return in words a model's errors on all test rows; nothing without any."""
+def test_facts(metrics: Mapping[str, Any] | None, targets: Sequence[str] | None) -> Facts:
+    """Return in words a model's errors on all test rows, by the names of its targets; nothing without any."""
     if metrics is None:
         return {}
-    return {
-        "test": f"{describe.errors_text(metrics)}; {metrics['n_samples']:,} rows of {metrics['test_data']}"
-    }
+    errors = describe.errors_text(metrics, targets)
+    return {"test": f"{errors}; {metrics['n_samples']:,} rows of {metrics['test_data']}"}
 
 
 def errors_table(metrics: Mapping[str, Any], model: models.RidgeModel) -> Table:
@@ -234,7 +235,7 @@ def estimate_facts(card: Mapping[str, Any]) -> Facts:
         else:
             last = "the last of " if card["solver"].get("method") == "pcg" else ""
             by = f"{last}{folding.folds_words(card['folds'])}"
-        facts["cross-validation"] = f"{describe.errors_text(estimate)}; {by}"
+        facts["cross-validation"] = f"{describe.errors_text(estimate, card.get('target_names'))}; {by}"
     return facts
 
 

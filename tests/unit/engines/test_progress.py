@@ -17,6 +17,7 @@ from rff_dist.engines.progress import (
     Remark,
     RichProgress,
     Rounds,
+    Tried,
 )
 
 BLOCKS = cut_blocks(100, 1, rows_per_block=4)
@@ -119,10 +120,10 @@ def test_a_pass_may_come_again():
     assert "features: done after 2 passes, 0.0 s" in text
 
 
-def test_log_has_passes_at_info_and_blocks_at_debug(caplog):
+def test_log_has_passes_at_info_and_blocks_and_candidates_at_debug(caplog):
     caplog.set_level(logging.DEBUG)
     observer = LogObserver()
-    for event in [*EVENTS, PassFailed("other", 1.0, ValueError("no"))]:
+    for event in [*EVENTS, Tried("choose", "gaussian, R² 0.9"), PassFailed("other", 1.0, ValueError("no"))]:
         observer(event)
     info = [r.getMessage() for r in caplog.records if r.levelno == logging.INFO]
     assert info == [
@@ -130,7 +131,7 @@ def test_log_has_passes_at_info_and_blocks_at_debug(caplog):
         "features: done after 6.5 s",
         "other: stopped after 1.0 s (ValueError)",
     ]
-    assert sum(r.levelno == logging.DEBUG for r in caplog.records) == len(BLOCKS)
+    assert sum(r.levelno == logging.DEBUG for r in caplog.records) == len(BLOCKS) + 1
 
 
 def test_the_clock_goes_on_after_a_phase_that_reached_its_total():

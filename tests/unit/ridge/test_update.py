@@ -456,6 +456,8 @@ def test_one_corrupted_target_of_two_is_enough_to_fail():
     gate = judged(model, challenger, dataset)
     assert not gate.passed
     assert "of target 1" in gate.reason
+    named = challenger.with_card(target_names=["price", "days"])
+    assert "of days" in judged(model, named, dataset).reason
     assert judged(model, challenger, dataset, tolerance=1e3).passed
 
 
