@@ -169,8 +169,12 @@ def job_flow[F: Form, R](
         kept = ArtifactCreate(
             key=name, type="markdown", description=about, data=text, flow_run_id=flow_run.id
         )
+        error = _error_of(state)
         with get_client(sync_client=True) as client:  # each request ends after Prefect's 60 s
             client.create_artifact(kept)
+            if error is not None:  # runs are filtered by tags, and automations choose by them
+                tags = sorted({*flow_run.tags, f"error:{errors.kind_of(error)}"})
+                client.update_flow_run(flow_run.id, tags=tags)
 
     hooks: Any = [tell_what_is_left]
 
@@ -454,8 +458,8 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
     `resume`: what a run with the same parameters does.
     """
     message = logs.without_secrets(state.message or "no reason is known").strip()
-    error = getattr(state.data, "result", state.data)  # Prefect keeps a record of the exception
-    kind = [f"Kind of error: {code(errors.kind_of(error))}", ""] if isinstance(error, BaseException) else []
+    error = _error_of(state)
+    kind = [] if error is None else [f"Kind of error: {code(errors.kind_of(error))}", ""]
     places = {key: parameters[key] for key in ("model", "output") if isinstance(parameters.get(key), str)}
     published = [
         f"- {key}: {code(place)} is published in the last step, whole or not at all."
@@ -475,6 +479,12 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
     for place in places.values():
         lines += _describe_leftovers(place)
     return "\n".join([*lines, ""])
+
+
+def _error_of(state: State[Any]) -> BaseException | None:
+    """Return the error that ended a run; None if its process died with it."""
+    error = getattr(state.data, "result", state.data)  # Prefect keeps a record of the exception
+    return error if isinstance(error, BaseException) else None
 
 
 def _describe_leftovers(url: str) -> list[str]:

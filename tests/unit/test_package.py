@@ -159,5 +159,6 @@ def test_each_kind_of_error_is_its_own():
     kinds = [error.kind for error in vars(errors).values() if isinstance(error, type)]
     assert len(kinds) == len(set(kinds)) > 20
     assert errors.kind_of(errors.ConflictError("x")) == "storage.conflict"
+    assert errors.kind_of(errors.NotFiniteError("x")) == "data.nan"
     others = (KeyboardInterrupt(), MemoryError(), KeyError("x"))
     assert [errors.kind_of(error) for error in others] == ["stopped", "memory", "unexpected"]
