@@ -39,7 +39,7 @@ from rff_dist.engines.cluster import Cluster
 from rff_dist.fields import Option, build, check_names, group, option, options_of
 from rff_dist.flows import outcomes
 from rff_dist.storage import locations
-from rff_dist.text import redact
+from rff_dist.text import redact, without_secrets
 from rff_dist.workbench.jobs.steps import Runner
 
 #: How often a step is retried, and seconds to wait before each retry.
@@ -457,7 +457,7 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
     `state`: in which it stopped.
     `resume`: what a run with the same parameters does.
     """
-    message = logs.without_secrets(state.message or "no reason is known").strip()
+    message = without_secrets(state.message or "no reason is known").strip()
     error = _error_of(state)
     kind = [] if error is None else [f"Kind of error: {code(errors.kind_of(error))}", ""]
     places = {key: parameters[key] for key in ("model", "output") if isinstance(parameters.get(key), str)}
@@ -494,7 +494,7 @@ def _describe_leftovers(url: str) -> list[str]:
         locks = locations.beside(location, "lock")
         kept = locations.beside(location, "ledger")
     except Exception as error:  # the store may be what failed
-        return [f"- What is next to {code(url)} cannot be listed: {logs.without_secrets(str(error))}"]
+        return [f"- What is next to {code(url)} cannot be listed: {without_secrets(str(error))}"]
     lines = [f"- {code(place.url)}: unfinished, and read by no one." for place in left]
     lines += [f"- {code(place.url)}: a run with the same parameters goes on from here." for place in kept]
     lines += [f"- {code(lock.url)}: the lock of the run, which ends with its process." for lock in locks]

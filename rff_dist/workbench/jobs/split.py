@@ -15,7 +15,7 @@ from rff_dist.recipes import recipes, tables
 from rff_dist.storage import appending, datasets, documents, groups, locations, output_places, writing
 from rff_dist.storage.columns import ID
 from rff_dist.text import redact
-from rff_dist.workbench.jobs import ingest, specs
+from rff_dist.workbench.jobs import ingest, specs, watching
 from rff_dist.workbench.tables.ingest import PARTS
 from rff_dist.workbench.tables.rows import Holdout
 
@@ -36,6 +36,7 @@ class Parts:
     n_test: int
 
 
+@watching.watched
 def split(job: specs.Split) -> Parts:
     """Write each row of a dataset to one of two datasets.
 
