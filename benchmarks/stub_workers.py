@@ -135,7 +135,7 @@ class Stub:
 
     def _finish_run(self, message: dict[str, Any], job: Any, position: int) -> None:
         # A block is said to take as long as a run may, so that each is a run.
-        timings = [(position, 1, RUN_S)]
+        timings = [(position, 1, RUN_S, 0.0)]
         self._say("log-event", topic=job.topic, msg=(job.number, job.label, self.address, timings, 0))
         self._finish(message)
 

@@ -5,6 +5,7 @@
     RFFDistError
     ├── InvalidParameterError (ValueError)      a parameter outside its range, or an unknown name
     ├── DataError (ValueError)                  values that cannot be used: NaN, wrong shape, wrong dtype
+    │   ├── NotFiniteError                      NaN, infinity or a value too large for the data's type
     │   └── FingerprintMismatchError            the first rows of the data are not the ones a model holds
     ├── PlanError (ValueError)                  the job cannot run as asked: too much memory, bad block sizes
     ├── StatisticsError (ValueError)            statistics that do not belong together, or do not add up
@@ -51,6 +52,12 @@ class DataError(RFFDistError, ValueError):
     """The data hold values, shapes or types that cannot be used."""
 
     kind = "data"
+
+
+class NotFiniteError(DataError):
+    """A value is missing (NaN), infinite, or too large for its type."""
+
+    kind = "data.nan"
 
 
 class FingerprintMismatchError(DataError):

@@ -29,6 +29,11 @@ def redact(url: str) -> str:
     return text
 
 
+def without_secrets(text: str) -> str:
+    """Replace the secrets in the URLs of a text by `***`."""
+    return re.sub(r"[\w.+-]+://[^\s'\"<>]+", lambda url: redact(url[0]), text)
+
+
 def number(value: Any) -> str:
     """Return a number in four significant digits; ints, and values from 9,999.5 to 10⁷, as whole numbers.
 

@@ -11,7 +11,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.errors import DataError, PlanError
+from rff_dist.errors import DataError, NotFiniteError, PlanError
 from rff_dist.typing import FloatArray
 
 type Taken = tuple[NDArray[Any], FloatArray | None, FloatArray | None]  # X, y and weights of single rows
@@ -353,7 +353,7 @@ def check_targets(rows: Rows) -> None:
         raise DataError(f"{where}; weights must not be negative")
 
 
-def _not_finite(rows: Rows, name: str, values: NDArray[Any]) -> DataError:
+def _not_finite(rows: Rows, name: str, values: NDArray[Any]) -> NotFiniteError:
     position = np.argwhere(~np.isfinite(values))[0]
     stored = getattr(rows, name)[tuple(position)]
     where = f"row {rows.block.start + position[0]:_}"
@@ -367,4 +367,4 @@ def _not_finite(rows: Rows, name: str, values: NDArray[Any]) -> DataError:
         problem = f"Input {name} contains a value too large for dtype('float32'): {where} holds {stored:g}"
     if name == "X" and rows.chunk_rows is not None:  # y and weights may have other chunks
         problem += f" (chunk {(rows.block.start + position[0]) // rows.chunk_rows})"
-    return DataError(f"{problem}; fill or drop such rows first")
+    return NotFiniteError(f"{problem}; fill or drop such rows first")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.data import blocks, folding
-from rff_dist.errors import DataError
+from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.typing import FloatArray
 
 HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the median heuristic
@@ -56,7 +56,9 @@ def _check_sampled(indices: NDArray[Any], X: NDArray[Any], y: FloatArray | None)
         finite = np.ones(1) if values is None else np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
             row = indices[np.argmin(finite)]
-            raise DataError(f"Input {name} contains NaN or infinity: row {row:_}; fill or drop such rows")
+            raise NotFiniteError(
+                f"Input {name} contains NaN or infinity: row {row:_}; fill or drop such rows"
+            )
 
 
 def sample_indices(dataset: blocks.Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:

@@ -39,7 +39,17 @@ import dask.config
 import distributed
 
 from rff_dist.data.blocks import Block
-from rff_dist.engines import dask_cluster, dask_pass, dask_workers, progress, resuming, serial, worker
+from rff_dist.engines import (
+    dask_cluster,
+    dask_pass,
+    dask_workers,
+    progress,
+    protocol,
+    resuming,
+    serial,
+    tracing,
+    worker,
+)
 from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
 from rff_dist.errors import ClusterLostError, MissingDependencyError, StorageError
 
@@ -245,7 +255,7 @@ class DaskEngine(Engine):
     # Not `client.scatter`: what it places is lost with the workers that hold it, and a task runs again.
     def broadcast[S](self, state: S) -> Broadcast[S]:
         placed = self._place(state)
-        if worker.state_digests(placed.state):
+        if protocol.state_digests(placed.state):
             try:
                 with self._workers.errors():
                     _check_everywhere(self._client, self._workers, placed.future)
@@ -275,10 +285,12 @@ class DaskEngine(Engine):
         source, compute = worker.take_apart(function)
         shared = state.state if isinstance(state, Broadcast) else state
         kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
-        row_bytes = worker.bytes_per_row(function)
-        task = worker.PassTask(compute, combine, self._topic, number, label, row_bytes, kept)
-        pickled = worker.pickle_value(task, "function")
-        with progress.announce_pass(self.observers, label, blocks) as announce, self._workers.errors():
+        row_bytes = protocol.bytes_per_row(function)
+        about = partial(protocol.describe_pass, function, shared)
+        with progress.announce_pass(self.observers, label, blocks, about) as announce, self._workers.errors():
+            trace = tracing.parent(len(blocks))
+            task = worker.PassTask(compute, combine, self._topic, number, label, row_bytes, kept, trace)
+            pickled = worker.pickle_value(task, "function")
             placed = self._place(state)
             job = self._send("function", worker.place_beside, placed.future, pickled)
             tasks = dask_pass.Tasks(self._client, task, job, placed.future, source)
@@ -322,7 +334,7 @@ class DaskEngine(Engine):
         ):
             return state
         value: S = state.state if isinstance(state, Broadcast) else state
-        pickled, digests = worker.pickle_value(value, "state"), worker.state_digests(value)
+        pickled, digests = worker.pickle_value(value, "state"), protocol.state_digests(value)
         return _Placed(value, self._send("state", worker.Parcel, pickled, digests))
 
     def _send(self, name: str, make: Callable[..., worker.Parcel], *parts: Any) -> dask_pass.Future:
@@ -341,7 +353,7 @@ class DaskEngine(Engine):
         number, *rest = event[1]  # retries are told as (label, n_blocks), which finds no pass
         if (running := self._passes.get(number)) is not None:
             _, address, timings, _ = rest
-            running.note(address, [(position, seconds) for position, _, seconds in timings])
+            running.note(address, [(position, *seconds) for position, _, *seconds in timings])
 
     def _check_reach(self, function: object) -> None:
         """Raise StorageError if data or output are in this process's memory, out of the workers' reach."""

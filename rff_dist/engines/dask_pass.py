@@ -23,7 +23,7 @@ from dask.base import annotate
 from distributed.scheduler import KilledWorker
 
 from rff_dist.data.blocks import Block
-from rff_dist.engines import dask_workers, progress, resuming, serial
+from rff_dist.engines import dask_workers, progress, resuming, serial, tracing
 from rff_dist.engines.worker import PassTask, TotalLostError, fetch_total, pack, run_blocks
 from rff_dist.errors import BlockError, ClusterError, ClusterLostError, RFFDistError
 
@@ -190,7 +190,7 @@ class Pass:
         self._n_tasks = 0
         self._told = bytearray(len(blocks))
         #: What workers told; None when a task is done.
-        self._news: queue.SimpleQueue[tuple[str, list[tuple[int, float]]] | None] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[tuple[str, list[tuple[int, float, float]]] | None] = queue.SimpleQueue()
         #: The number of blocks that are in no total.
         self.n_left = len(blocks)
         self._queue = _Queue(len(blocks), tasks)
@@ -198,8 +198,8 @@ class Pass:
         self.parts = self._queue.cut(range(len(blocks)))
         self._queue.put(self.parts)
 
-    def note(self, worker: str, timings: list[tuple[int, float]]) -> None:
-        """Note which blocks a worker has done, by position, with their seconds. Any thread may call this."""
+    def note(self, worker: str, timings: list[tuple[int, float, float]]) -> None:
+        """Note blocks that a worker has done: position, seconds, seconds waited. Any thread may call this."""
         self._news.put((worker, timings))
 
     def events(self) -> Iterator[progress.BlockDone | progress.PassMerging]:
@@ -355,11 +355,11 @@ class Pass:
             while True:
                 news.append(self._news.get_nowait())
         for worker, timings in filter(None, news):
-            self._queue.time([seconds for _, seconds in timings])
+            self._queue.time([seconds for _, seconds, _ in timings])
             yield from self._untold(worker, timings)
         for chain in [chain for chain in self._chains if chain.tasks and chain.tasks[0][0].key in done]:
             for share in self._advance(chain, done):
-                yield from self._untold("unknown", ((i, math.nan) for i in share.positions))
+                yield from self._untold("unknown", ((i, math.nan, 0.0) for i in share.positions))
 
     def _advance(self, chain: _Chain, done: Container[Any]) -> Iterator[_Share]:
         """Take over the totals that are done, in their order, and yield the blocks that they add."""
@@ -385,10 +385,11 @@ class Pass:
                 yield what
 
     def _untold(self, worker: str, timings: Any) -> Iterator[progress.BlockDone]:
-        for position, seconds in timings:
+        for position, seconds, waited in timings:
             if not self._told[position]:
                 self._told[position] = 1
-                yield progress.BlockDone(self._tasks.task.label, self._blocks[position], seconds, worker)
+                block = self._blocks[position]
+                yield progress.BlockDone(self._tasks.task.label, block, seconds, worker, waited)
 
     def _look_for_lost(self) -> None:
         """Look for workers that are gone, and give out again what was on them."""
@@ -423,6 +424,7 @@ class Pass:
         for share in shares:
             total_deaths, positions = share.n_deaths + n_deaths, share.positions
             client.log_event(task.topic, (task.label, len(positions)))
+            tracing.tell("given out again", blocks=len(positions))
             # A run of several blocks is cut first, until the block that kills workers is alone.
             if total_deaths > allowed_deaths and len(positions) == 1:
                 raise _killed(BlockError, self._name_blocks(positions), total_deaths)

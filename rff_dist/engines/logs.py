@@ -1,16 +1,17 @@
 """Logs for machines: one JSON object per line, with the run, the pass and the block that it is about.
 
 `RFF_DIST_LOG=json`, or `rff-dist … --log-format json`, turns them on. Every line has `time` (UTC), `level`,
-`logger` and `message`, and `run` where there is one. Events of passes have more:
+`logger` and `message`, `run` where there is one, and in a trace `trace_id` and `span_id`. Events have more:
 
 =============  =====================================================================================
 event          and its members
 =============  =====================================================================================
 pass started   pass, n_blocks, rows
 pass resumed   pass, kept (rows whose sums are there), rows
-block done     pass, block (its index), seconds, worker, start, stop, rows
-pass finished  pass, seconds
+block done     pass, block (its index), seconds, waited (of these, for rows), worker, start, stop, rows
+pass finished  pass, seconds, waiting (the share of blocks' time that went into waiting for their rows)
 pass failed    pass, seconds, error
+job started    job; of the same also "job finished" with seconds, and "job failed" with seconds and kind
 remark         pass, text
 rounds         pass, limit, done
 work           pass, operations, n_components, fixed_point
@@ -23,7 +24,6 @@ elsewhere with `JSONFormatter`. User names, passwords and queries in URLs are le
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,8 +31,9 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from rff_dist.engines import tracing
 from rff_dist.errors import InvalidParameterError
-from rff_dist.text import redact
+from rff_dist.text import without_secrets
 
 LOG_VARIABLE = "RFF_DIST_LOG"
 FORMATS = ("text", "json")
@@ -91,6 +92,7 @@ def json_line(
         "level": level,
         "logger": logger,
         "run": _run.get(),
+        **tracing.ids(),
         **(members or {}),
         "message": message,
     }
@@ -103,11 +105,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bool | int) or (isinstance(value, float) and abs(value) < float("inf")):
         return value
     return without_secrets(str(value))
-
-
-def without_secrets(text: str) -> str:
-    """Replace the secrets in the URLs of a text by `***`."""
-    return re.sub(r"[\w.+-]+://[^\s'\"<>]+", lambda url: redact(url[0]), text)
 
 
 def are_json() -> bool:

@@ -21,6 +21,7 @@ from rich.table import Column
 from rich.text import Text
 
 from rff_dist.data.blocks import Block
+from rff_dist.engines import tracing
 
 logger = logging.getLogger(__name__)
 
@@ -42,14 +43,16 @@ class BlockDone:
     """A block is finished. There is one such event per block, however often it was run.
 
     `block`: the rows that are done.
-    `seconds`: how long its function took where it ran, without waiting and transfers.
+    `seconds`: how long its function took where it ran, without transfers of results.
     `worker`: where it ran: a worker's address, or "serial".
+    `waited`: of these seconds, those that it waited for its rows.
     """
 
     label: str
     block: Block
     seconds: float
     worker: str
+    waited: float = 0.0
 
     def __str__(self) -> str:
         rows = f"rows {self.block.start}:{self.block.stop}"
@@ -87,11 +90,13 @@ class PassFinished:
     """A pass has its result, `seconds` after its start.
 
     `n_samples`: rows that it worked through, without those whose sums were kept.
+    `waiting`: the share of its blocks' seconds that they waited for their rows.
     """
 
     label: str
     seconds: float
     n_samples: int = 0
+    waiting: float = 0.0
 
     def __str__(self) -> str:
         rate = f", {self.n_samples / self.seconds:,.0f} rows/s" if self.n_samples and self.seconds > 0 else ""
@@ -185,21 +190,70 @@ class Announcer:
                 self._observers.remove(observer)
 
 
+class _Rates:
+    """An observer that adds up what a pass does, and keeps its rates for metrics up to date."""
+
+    EVERY_S = 5.0
+
+    def __init__(self, label: str, row_bytes: int) -> None:
+        self._label, self._row_bytes = label, row_bytes
+        self._start = self._told = time.perf_counter()
+        self.n_kept, self.n_samples, self._busy, self._waited = 0, 0, 0.0, 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    @property
+    def waiting(self) -> float:
+        return self._waited / self._busy if self._busy else 0.0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, BlockDone) and event.seconds >= 0:  # NaN where sums were kept, or no one told
+            self.n_samples += event.block.n_samples
+            self._busy += event.seconds
+            self._waited += event.waited
+            if time.perf_counter() - self._told > self.EVERY_S:
+                self.tell()
+        elif isinstance(event, PassResumed):
+            self.n_kept += event.n_kept
+
+    def tell(self) -> dict[str, float]:
+        """Send the rates so far as metrics, and return them."""
+        self._told = time.perf_counter()
+        rows = self.n_samples / max(self.seconds, 1e-9)
+        rates = {"rows_per_second": rows, "bytes_per_second": rows * self._row_bytes}
+        rates["storage_wait"] = self.waiting
+        tracing.measure(self._label, **rates)
+        return rates
+
+
 @contextmanager
-def announce_pass(observers: Sequence[Observer], label: str, blocks: Sequence[Block]) -> Iterator[Announcer]:
-    """Announce the start and the end of a pass, and yield the announcer for the events between."""
-    kept: list[int] = []
-    announce = Announcer(
-        [*observers, lambda e: kept.append(e.n_kept) if isinstance(e, PassResumed) else None]
-    )
-    n_samples, start = sum(block.n_samples for block in blocks), time.perf_counter()
-    announce(PassStarted(label, len(blocks), n_samples))
-    try:
-        yield announce
-    except BaseException as error:
-        announce(PassFailed(label, time.perf_counter() - start, error))
-        raise
-    announce(PassFinished(label, time.perf_counter() - start, n_samples - sum(kept)))
+def announce_pass(
+    observers: Sequence[Observer],
+    label: str,
+    blocks: Sequence[Block],
+    about: Callable[[], dict[str, Any]] = dict,
+) -> Iterator[Announcer]:
+    """Announce the start and the end of a pass, trace it, and yield the announcer for the events between.
+
+    `about`: what its span tells besides, and `row_bytes`; called if the pass is traced.
+    """
+    n_samples = sum(block.n_samples for block in blocks)
+    told = about() if tracing.is_on() else {}
+    row_bytes = told.pop("row_bytes", 0)
+    announce = Announcer([*observers, rates := _Rates(label, row_bytes)])
+    size = {"rows": n_samples, "bytes": n_samples * row_bytes, "blocks": len(blocks)}
+    with tracing.span(f"pass {label}", **size, **told):
+        announce(PassStarted(label, len(blocks), n_samples))
+        try:
+            yield announce
+        except BaseException as error:
+            announce(PassFailed(label, rates.seconds, error))
+            raise
+        announce(PassFinished(label, rates.seconds, n_samples - rates.n_kept, rates.waiting))
+        if rates.n_samples:
+            tracing.note(**rates.tell())
 
 
 class LogObserver:

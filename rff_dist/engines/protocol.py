@@ -2,9 +2,9 @@
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial
 from typing import Any, Protocol, Self, final
 
@@ -190,6 +190,53 @@ class WriteTask[S](BlockFunction[S, int]):
 def source_of(function: object) -> Dataset | None:
     """Return the dataset whose blocks a function reads."""
     return function.source if isinstance(function, BlockFunction) else None
+
+
+def describe_pass(function: object, state: object) -> dict[str, Any]:
+    """Return what a pass's span tells: `row_bytes`, the digests in its state, and D if it has features."""
+    parts = [value for _, value in _with_digests(state, "state")]
+    widths = [part.n_components for part in parts if hasattr(part, "n_components")]
+    digests = [str(part.digest()) for part in parts]
+    n_components = widths[0] if widths else None
+    return {"row_bytes": bytes_per_row(function), "digest": digests or None, "n_components": n_components}
+
+
+def bytes_per_row(function: object) -> int:
+    """Return the bytes of a row of the data in memory; 0 where blocks read no data."""
+    source = source_of(function)
+    if source is None:
+        return 0
+    return int(source.n_features * source.dtype.itemsize + 8 * (source.n_targets + source.weighted))
+
+
+def state_digests(state: object) -> dict[str, str]:
+    """Return the digests of all in `state` that has a method `digest()`: itself, members or their attributes.
+
+    They are given by place: "state[0].feature_map", for example.
+    """
+    return {place: str(value.digest()) for place, value in _with_digests(state, "state")}
+
+
+def _with_digests(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, type):
+        return
+    if callable(getattr(value, "digest", None)):
+        yield place, value
+        return
+    if isinstance(value, Mapping):
+        members = [(f"{place}[{key!r}]", member) for key, member in value.items()]
+    elif isinstance(value, list | tuple):
+        members = [(f"{place}[{i}]", member) for i, member in enumerate(value)]
+    elif is_dataclass(value):
+        members = [(f"{place}.{name}", getattr(value, name)) for name in value.__dataclass_fields__]
+    else:
+        members = [
+            (f"{place}.{name}", member)
+            for name, member in getattr(value, "__dict__", {}).items()
+            if callable(getattr(member, "digest", None))
+        ]
+    for name, member in members:
+        yield from _with_digests(member, name)
 
 
 def begin_block[S, T](function: Callable[[Block, S], T], block: Block, state: S) -> Callable[..., T]:

@@ -6,7 +6,7 @@ import math
 import operator
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -76,10 +76,11 @@ class SerialEngine(protocol.Engine):
         shared: S = state.state if isinstance(state, protocol.Broadcast) else state
         kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
         threads = machine.using_threads(self.n_threads)
-        with progress.announce_pass(self.observers, label, blocks) as announce, threads:
+        about = partial(protocol.describe_pass, function, shared)
+        with progress.announce_pass(self.observers, label, blocks, about) as announce, threads:
 
-            def done(block: Block, seconds: float) -> None:
-                announce(progress.BlockDone(label, block, seconds, "serial"))
+            def done(block: Block, seconds: float, waited: float) -> None:
+                announce(progress.BlockDone(label, block, seconds, "serial", waited))
 
             failed = None
             reduction = Reduction(function, shared, combine, done)
@@ -115,7 +116,7 @@ def _run_kept[T](
             total[:] = [reduction.combine(total[0], sums[0])] if total else sums
             del sums
             for block in some:
-                reduction.done(block, math.nan)
+                reduction.done(block, math.nan, 0.0)
     keeper.note(len(blocks), total[0], last=True)
     return total[0]
 
@@ -145,13 +146,13 @@ class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never se
 class Reduction[S, T]:
     """How blocks are reduced one after another, while the next one is read.
 
-    `done`: called after each block with the seconds that it took.
+    `done`: called after each block with the seconds that it took, and those of them that it waited for rows.
     """
 
     function: Callable[[Block, S], T]
     state: S
     combine: Callable[[T, T], T]
-    done: Callable[[Block, float], object]
+    done: Callable[[Block, float, float], object]
 
     def run(
         self,
@@ -173,17 +174,20 @@ class Reduction[S, T]:
         total = [] if total is None else total
         # Closed at once if a block fails, so that the thread that reads ahead ends.
         with contextlib.closing(_begin_ahead(self.function, blocks, self.state)) as begun:
-            for stop, (block, finish) in enumerate(begun, first + 1):
+            for stop, (block, begin) in enumerate(begun, first + 1):
                 start = time.perf_counter()
-                # A name that outlived the merge would keep one more result in memory.
+                # Names that outlived the merge would keep one more result, or block, in memory.
                 try:
+                    finish = begin()
+                    waited = time.perf_counter() - start
                     result = [finish(*total) if adds else finish()]
+                    del finish
                 except Exception as error:
                     raise BlockFailed(block) from error
                 seconds = time.perf_counter() - start
                 total[:] = result if adds or not total else [self.combine(total[0], result[0])]
                 del result
-                self.done(block, seconds)
+                self.done(block, seconds, waited)
                 if keeper is not None and stop < first + len(blocks):
                     keeper.note(stop, total[0], last=False)
         return total[0]
@@ -192,10 +196,13 @@ class Reduction[S, T]:
 # Reading took 0.1 to 0.4 s of a pass over 10⁶ rows, in which no core worked.
 def _begin_ahead[S, T](
     function: Callable[[Block, S], T], blocks: Sequence[Block], state: S
-) -> Generator[tuple[Block, Callable[..., T]]]:
-    """Yield each block with the call that finishes it; meanwhile another thread reads the next one."""
+) -> Generator[tuple[Block, Callable[[], Callable[..., T]]]]:
+    """Yield each block with a call that waits for its rows, and returns the call that finishes it.
+
+    Meanwhile another thread reads the next one.
+    """
     if len(blocks) == 1:  # starting a thread takes longer than predicting a row
-        yield blocks[0], lambda *total: protocol.begin_block(function, blocks[0], state)(*total)
+        yield blocks[0], partial(protocol.begin_block, function, blocks[0], state)
         return
     context = copy_context()  # the reader sees the number of threads of `using_threads` too
     with ThreadPoolExecutor(1, "rff-dist-reader") as reader:
@@ -204,11 +211,7 @@ def _begin_ahead[S, T](
             begun = coming
             if following is not None:
                 coming = reader.submit(context.run, protocol.begin_block, function, following, state)
-            yield block, partial(_finish, begun)
-
-
-def _finish[T](begun: Future[Callable[..., T]], *total: T) -> T:
-    return begun.result()(*total)  # storage bounds its reading
+            yield block, begun.result  # storage bounds its reading
 
 
 def failure_of(failed: BlockFailed) -> BaseException:

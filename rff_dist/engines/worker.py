@@ -10,8 +10,8 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from distributed.utils_comm import gather_from_workers
 
 from rff_dist import errors
 from rff_dist.data.blocks import Block, BlockTask, Rows
-from rff_dist.engines import prometheus, protocol, resuming, serial
+from rff_dist.engines import prometheus, protocol, resuming, serial, tracing
 from rff_dist.numerics import machine
 
 logger = logging.getLogger(__name__)
@@ -31,37 +31,6 @@ logger = logging.getLogger(__name__)
 # them. The memory, too, is planned for the results of one run, or one merge, at a time. This wait has
 # no bound, because it is for work of this process: a run that no one wants ends after its block.
 _one_run_at_a_time = threading.Lock()
-
-
-def state_digests(state: object) -> dict[str, str]:
-    """Return the digests of all in `state` that has a method `digest()`: itself, members or their attributes.
-
-    They are given by place: "state[0].feature_map", for example.
-    """
-    return dict(_walk_digests(state, "state"))
-
-
-def _walk_digests(value: object, place: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, type):
-        return
-    digest = getattr(value, "digest", None)
-    if callable(digest):
-        yield place, str(digest())
-        return
-    if isinstance(value, Mapping):
-        members = [(f"{place}[{key!r}]", member) for key, member in value.items()]
-    elif isinstance(value, list | tuple):
-        members = [(f"{place}[{i}]", member) for i, member in enumerate(value)]
-    elif is_dataclass(value):
-        members = [(f"{place}.{name}", getattr(value, name)) for name in value.__dataclass_fields__]
-    else:
-        members = [
-            (f"{place}.{name}", member)
-            for name, member in getattr(value, "__dict__", {}).items()
-            if callable(getattr(member, "digest", None))
-        ]
-    for name, member in members:
-        yield from _walk_digests(member, name)
 
 
 class Parcel:
@@ -104,7 +73,7 @@ class Parcel:
 
     @cached_property
     def _found(self) -> dict[str, str]:
-        return state_digests(self.value)
+        return protocol.state_digests(self.value)
 
     def check(self) -> None:
         """Raise BroadcastError if the value has other digests here than where it came from."""
@@ -132,6 +101,7 @@ class PassTask:
     """What all tasks of a pass share.
 
     `kept`: where the sums of runs are kept.
+    `trace`: the span of the pass; None if it has none.
     """
 
     function: Callable[[Any, Any], Any]
@@ -141,6 +111,7 @@ class PassTask:
     label: str
     bytes_per_row: int
     kept: resuming.KeptPass | None = None
+    trace: tracing.Parent | None = None
 
 
 class SayOnce(distributed.WorkerPlugin):
@@ -184,7 +155,7 @@ class CountBlocks(distributed.SchedulerPlugin):
             self._counters.count(label, retries=n_blocks)
             return
         number, label, _, timings, row_bytes = msg
-        for position, n_samples, seconds in timings:
+        for position, n_samples, seconds, _ in timings:
             n_bytes = n_samples * row_bytes
             self._counters.count_block(
                 label, number, position, n_samples=n_samples, n_bytes=n_bytes, seconds=seconds
@@ -231,7 +202,10 @@ def run_blocks(
     report = _Report(job, worker, first)
     totals = [*before, *(_fetched(worker, report.key, number) for number in names)]
     reduction = serial.Reduction(function, state.value, job.combine, report.done)
-    with _one_run_at_a_time:
+    about = {"worker": worker.address, "blocks": len(blocks), "rows": sum(b.n_samples for b in blocks)}
+    what = f"{'run' if blocks else 'merge'} {job.label}"
+    in_trace = contextlib.nullcontext() if job.trace is None else job.trace.task(report.key[1], what, **about)
+    with _one_run_at_a_time, in_trace:
         state.check()  # a worker that came after the broadcast has not checked yet
         try:
             if blocks:
@@ -239,6 +213,7 @@ def run_blocks(
                     totals.append(_sum_up(reduction, job.kept, first, blocks))
                 report.tell()
         except serial.BlockFailed as error:
+            tracing.fail(error)
             failure = serial.BlockFailed(error.block, worker.address)
             failure.__cause__ = _picklable(cast("Exception", error.__cause__))
         else:
@@ -257,12 +232,12 @@ class _Report:
         self._job, self._worker = job, worker
         self.key = cast("tuple[str, int]", worker.get_current_task())
         self._positions = itertools.count(first)
-        self._timings: list[tuple[int, int, float]] = []
+        self._timings: list[tuple[int, int, float, float]] = []
         self._told_at = time.monotonic()
 
-    def done(self, block: Block, seconds: float) -> None:
+    def done(self, block: Block, seconds: float, waited: float) -> None:
         """Take in a block that is done; raise _UnwantedError if no one waits for the run any more."""
-        self._timings.append((next(self._positions), block.n_samples, seconds))
+        self._timings.append((next(self._positions), block.n_samples, seconds, waited))
         if time.monotonic() - self._told_at > TELL_S:
             self.tell()
         if _is_unwanted(self._worker, self.key):
@@ -390,14 +365,6 @@ def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[An
         source, addition = source.extends
         compute = partial(_complete, addition, compute)
     return source, compute
-
-
-def bytes_per_row(function: object) -> int:
-    """Return the bytes of a row of the data in memory; 0 where blocks read no data."""
-    source = protocol.source_of(function)
-    if source is None:
-        return 0
-    return int(source.n_features * source.dtype.itemsize + 8 * (source.n_targets + source.weighted))
 
 
 def _write[S](output: protocol.RegionWriter, compute: Callable[[Rows, S], Any], rows: Rows, state: S) -> int:

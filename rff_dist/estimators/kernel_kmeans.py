@@ -15,7 +15,7 @@ from rff_dist.data import blocks
 from rff_dist.engines import protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.progress import Announcer, Remark
-from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.errors import DataError, InvalidParameterError, NotFiniteError, PlanError
 from rff_dist.estimators import base
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
 from rff_dist.features import draw, feature_options, maps
@@ -385,7 +385,7 @@ def _read(dataset: blocks.Dataset, standardizer: maps.Standardizer | None) -> tu
     inputs = np.asarray(rows.X, np.float64) if standardizer is None else standardizer(rows.X)
     if not np.isfinite(inputs).all():
         row, column = np.argwhere(~np.isfinite(inputs))[0]
-        raise DataError(
+        raise NotFiniteError(
             f"Input X contains NaN or infinity: row {row:_}, column {column}; drop such rows first"
         )
     return inputs, np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from rff_dist.errors import DataError
+from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base
 from rff_dist.numerics import cholesky, exact_sums, machine
@@ -296,7 +296,7 @@ def check_inputs(inputs: Float32Array) -> None:
     if not np.isfinite(inputs).all():
         row, column = np.argwhere(~np.isfinite(inputs))[0]
         where = f"row {row:_}, column {column}"
-        raise DataError(f"Input X contains NaN, infinity or a value beyond float32: {where}")
+        raise NotFiniteError(f"Input X contains NaN, infinity or a value beyond float32: {where}")
 
 
 def overflow() -> DataError:

@@ -1,7 +1,8 @@
 """What a run came to, where those look who did not start it: the message of its last state, tags and events.
 
 The tags `model:NAME` and `dataset:NAME` find all runs about one model or dataset; `published` and `refused`
-those that changed it or did not. Events are about the model, so that automations need not know its flow::
+those that changed it or did not. A run that failed has the tag `error:KIND`, such as `error:data.nan`.
+Events are about the model, so that automations need not know its flow::
 
     rff_dist.model.published    a model or a version of it became current
     rff_dist.model.refused      new rows were not taken, and the model is as it was

@@ -39,7 +39,7 @@ from rff_dist.engines.cluster import Cluster
 from rff_dist.fields import Option, build, check_names, group, option, options_of
 from rff_dist.flows import outcomes
 from rff_dist.storage import locations
-from rff_dist.text import redact
+from rff_dist.text import redact, without_secrets
 from rff_dist.workbench.jobs.steps import Runner
 
 #: How often a step is retried, and seconds to wait before each retry.
@@ -169,8 +169,12 @@ def job_flow[F: Form, R](
         kept = ArtifactCreate(
             key=name, type="markdown", description=about, data=text, flow_run_id=flow_run.id
         )
+        error = _error_of(state)
         with get_client(sync_client=True) as client:  # each request ends after Prefect's 60 s
             client.create_artifact(kept)
+            if error is not None:  # runs are filtered by tags, and automations choose by them
+                tags = sorted({*flow_run.tags, f"error:{errors.kind_of(error)}"})
+                client.update_flow_run(flow_run.id, tags=tags)
 
     hooks: Any = [tell_what_is_left]
 
@@ -453,9 +457,9 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
     `state`: in which it stopped.
     `resume`: what a run with the same parameters does.
     """
-    message = logs.without_secrets(state.message or "no reason is known").strip()
-    error = getattr(state.data, "result", state.data)  # Prefect keeps a record of the exception
-    kind = [f"Kind of error: {code(errors.kind_of(error))}", ""] if isinstance(error, BaseException) else []
+    message = without_secrets(state.message or "no reason is known").strip()
+    error = _error_of(state)
+    kind = [] if error is None else [f"Kind of error: {code(errors.kind_of(error))}", ""]
     places = {key: parameters[key] for key in ("model", "output") if isinstance(parameters.get(key), str)}
     published = [
         f"- {key}: {code(place)} is published in the last step, whole or not at all."
@@ -477,6 +481,12 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
     return "\n".join([*lines, ""])
 
 
+def _error_of(state: State[Any]) -> BaseException | None:
+    """Return the error that ended a run; None if its process died with it."""
+    error = getattr(state.data, "result", state.data)  # Prefect keeps a record of the exception
+    return error if isinstance(error, BaseException) else None
+
+
 def _describe_leftovers(url: str) -> list[str]:
     try:
         location = locations.parse_location(url)
@@ -484,7 +494,7 @@ def _describe_leftovers(url: str) -> list[str]:
         locks = locations.beside(location, "lock")
         kept = locations.beside(location, "ledger")
     except Exception as error:  # the store may be what failed
-        return [f"- What is next to {code(url)} cannot be listed: {logs.without_secrets(str(error))}"]
+        return [f"- What is next to {code(url)} cannot be listed: {without_secrets(str(error))}"]
     lines = [f"- {code(place.url)}: unfinished, and read by no one." for place in left]
     lines += [f"- {code(place.url)}: a run with the same parameters goes on from here." for place in kept]
     lines += [f"- {code(lock.url)}: the lock of the run, which ends with its process." for lock in locks]

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from rff_dist.data import blocks, folding
+from rff_dist.engines import tracing
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
@@ -186,6 +187,7 @@ def _accumulate(
     panel_rows = height
     if spec.fixed_point:
         products, panel_rows = choice.products_for(len(inputs), n_components), PANEL_ROWS
+    tracing.note(products=products.name)
     with_gram, with_moments = state.sums != "moments", state.sums != "gram"
     regions = layout.regions(products.region)
     # Few regions would leave threads idle at the end of each tile, so several tiles are worked on together:

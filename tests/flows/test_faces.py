@@ -11,7 +11,7 @@ import zarr
 from prefect.logging import disable_run_logger
 
 from rff_dist import SerialEngine, append_dataset, open_dataset, write_dataset
-from rff_dist.errors import DataError, OutputExistsError, StorageError
+from rff_dist.errors import NotFiniteError, OutputExistsError, StorageError
 from rff_dist.fields import build
 from rff_dist.flows import cluster as cluster_flow
 from rff_dist.flows import ingest as ingest_flow
@@ -196,7 +196,7 @@ def test_an_error_is_the_same_by_every_face(folder, tmp_path):
     X[17, 1] = np.nan
     write_dataset(tmp_path / "nan.zarr", X, np.zeros(40))
     for data, place, error in (
-        (tmp_path / "nan.zarr", tmp_path / "model", DataError),
+        (tmp_path / "nan.zarr", tmp_path / "model", NotFiniteError),
         (folder / "data.zarr", tmp_path / "nan.zarr", OutputExistsError),
     ):
         given = {"data": str(data), "model": str(place), **SMALL}

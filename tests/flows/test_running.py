@@ -226,6 +226,7 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on(tmp_path):
     assert re.fullmatch(r"model, \d{4}-\d\d-\d\d \d\d:\d\d", flow_run(state).name)
     assert "none.zarr" in told.data
     assert "Kind of error: `storage`" in told.data
+    assert "error:storage" in flow_run(state).tags
     assert "Run it again with the same parameters" in told.data
 
 

@@ -22,7 +22,8 @@ from rff_dist.data.blocks import Block, BlockTask, cut_blocks
 from rff_dist.engines import dask_pass, dask_workers
 from rff_dist.engines import worker as dask_tasks
 from rff_dist.engines.progress import BlockDone, Event
-from rff_dist.engines.worker import TotalLostError, state_digests
+from rff_dist.engines.protocol import state_digests
+from rff_dist.engines.worker import TotalLostError
 from rff_dist.errors import BlockError, BroadcastError, ClusterError, MissingDependencyError
 from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
 from tests.engine_contract import BLOCKS, EngineContract, unit_blocks

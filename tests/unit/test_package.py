@@ -96,8 +96,12 @@ def test_every_error_but_the_base_is_a_built_in_error_too():
             assert set(others) - {Exception, BaseException, object}, name
 
 
-OPTIONAL = ("s3", "metrics", "report", "jax", "onnx", "mlflow", "skops")
-DISTRIBUTIONS = {"sklearn": "scikit_learn", "mlflow": "mlflow_skinny"}  # that are called otherwise
+OPTIONAL = ("s3", "metrics", "report", "jax", "onnx", "mlflow", "otel", "skops")
+DISTRIBUTIONS = {  # that are called otherwise
+    "sklearn": "scikit_learn",
+    "mlflow": "mlflow_skinny",
+    "opentelemetry": "opentelemetry_sdk",
+}
 
 
 def imported_by(path: Path) -> set[str]:
@@ -159,5 +163,6 @@ def test_each_kind_of_error_is_its_own():
     kinds = [error.kind for error in vars(errors).values() if isinstance(error, type)]
     assert len(kinds) == len(set(kinds)) > 20
     assert errors.kind_of(errors.ConflictError("x")) == "storage.conflict"
+    assert errors.kind_of(errors.NotFiniteError("x")) == "data.nan"
     others = (KeyboardInterrupt(), MemoryError(), KeyError("x"))
     assert [errors.kind_of(error) for error in others] == ["stopped", "memory", "unexpected"]

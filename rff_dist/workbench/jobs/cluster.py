@@ -24,7 +24,7 @@ from rff_dist.storage import datasets, locations, output_places
 from rff_dist.storage.columns import column_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import specs, steps
+from rff_dist.workbench.jobs import specs, steps, watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Clustered:
     record: Summary
 
 
+@watching.watched
 def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
     """Cluster the rows of a dataset by k-means in features, and publish their labels and the centres.
 

@@ -25,7 +25,7 @@ from rff_dist.storage.documents import name_of
 from rff_dist.storage.groups import require_versions
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import refresh, specs, steps, train
+from rff_dist.workbench.jobs import refresh, specs, steps, train, watching
 from rff_dist.workbench.tables.corrections import read_rows_to_change
 
 _LOOKED_AT = 1000  # names in a folder
@@ -67,6 +67,7 @@ class Forgotten:
     record: Summary
 
 
+@watching.watched
 def forget(job: specs.Forget, do: steps.Runner) -> Summary:
     """Delete rows of a versioned dataset, take them out of models, and remove the earlier versions.
 

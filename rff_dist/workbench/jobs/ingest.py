@@ -12,7 +12,7 @@ from rff_dist.recipes.reading import Reading
 from rff_dist.storage import datasets, locations, records, writing
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import places, specs, steps
+from rff_dist.workbench.jobs import places, specs, steps, watching
 from rff_dist.workbench.tables import files, queries, rows
 from rff_dist.workbench.tables import ingest as ingest_module
 from rff_dist.workbench.tables.roles import Roles
@@ -48,6 +48,7 @@ def describe_appended(job: specs.Ingest, ingested: ingest_module.Ingested, secon
     }
 
 
+@watching.watched
 def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | None = None) -> Made:
     """Write a dataset, or append new rows to one.
 

@@ -5,9 +5,10 @@ from rff_dist.ridge import models
 from rff_dist.storage import datasets, output_places
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import places, specs, steps
+from rff_dist.workbench.jobs import places, specs, steps, watching
 
 
+@watching.watched
 def refit_model(job: specs.Refit, do: steps.Runner) -> Summary:
     """Train on other rows so that the sums can be added to those of a given model, and publish the result.
 
@@ -22,6 +23,7 @@ def refit_model(job: specs.Refit, do: steps.Runner) -> Summary:
         return do.once("publish", _publish, refitted, job.destination, dataset.url, reason)
 
 
+@watching.watched
 def merge_models(job: specs.Merge) -> Summary:
     """Add up the sums of models, solve, and publish the result.
 

@@ -23,7 +23,7 @@ from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.storage.columns import ID, column_of, ids_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fits, places, specs, steps, tables
+from rff_dist.workbench.jobs import fits, places, specs, steps, tables, watching
 from rff_dist.workbench.tables.roles import Roles
 
 type Judged = (
@@ -142,6 +142,7 @@ class Predicted:
     record: Summary
 
 
+@watching.watched
 def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
     """Write a model's predictions or labels for every row; the output appears when it is complete.
 
@@ -239,6 +240,7 @@ def _columns_of(scoring: ScoringModel) -> list[str] | None:
     return names
 
 
+@watching.watched
 def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judged]:
     """Measure a model's errors in one pass, on a dataset or on a table that the model's recipe reads.
 

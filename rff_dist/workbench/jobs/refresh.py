@@ -38,7 +38,7 @@ from rff_dist.statistics import moments, ridge_statistics
 from rff_dist.storage import datasets, documents, locations, output_places, records
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import specs, steps
+from rff_dist.workbench.jobs import specs, steps, watching
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +130,7 @@ class Updated:
     record: Summary
 
 
+@watching.watched
 def update(job: specs.Update, do: steps.Runner) -> Updated:
     """Update a model with the rows that its data got since; see `update_from`.
 

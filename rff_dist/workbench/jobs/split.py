@@ -16,7 +16,7 @@ from rff_dist.storage import appending, datasets, documents, groups, locations, 
 from rff_dist.storage.arrays import Header
 from rff_dist.storage.columns import ID
 from rff_dist.text import redact
-from rff_dist.workbench.jobs import ingest, specs
+from rff_dist.workbench.jobs import ingest, specs, watching
 from rff_dist.workbench.tables.ingest import PARTS
 from rff_dist.workbench.tables.rows import Holdout
 
@@ -37,6 +37,7 @@ class Parts:
     n_test: int
 
 
+@watching.watched
 def split(job: specs.Split) -> Parts:
     """Write each row of a dataset to one of two datasets.
 

@@ -20,7 +20,7 @@ from rff_dist.storage import locations, output_places, writing
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import places, specs
+from rff_dist.workbench.jobs import places, specs, watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Runner:
 
     def __call__[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
         """Call a step of a job under its name; a second try does no harm, so it may be retried."""
-        return cast("R", self.call(name, partial(step, *args, **options), True))
+        return cast("R", self.call(name, watching.step(name, partial(step, *args, **options)), True))
 
     def once[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
         """Call a step that must not be retried, such as one that publishes."""
-        return cast("R", self.call(name, partial(step, *args, **options), False))
+        return cast("R", self.call(name, watching.step(name, partial(step, *args, **options)), False))
 
 
 def in_this_process(engine: protocol.Engine | None = None) -> Runner:

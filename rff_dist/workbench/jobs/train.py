@@ -22,7 +22,7 @@ from rff_dist.storage import datasets, locations, output_places, records
 from rff_dist.storage.columns import column_of
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fits, judging, specs, steps, verdict
+from rff_dist.workbench.jobs import fits, judging, specs, steps, verdict, watching
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class Training:
 type _Opened = tuple[fits.JobData, fits.JobData | None]
 
 
+@watching.watched
 def train(job: specs.Train, do: steps.Runner, rows: _Opened | None = None) -> Training:
     """Train a model and publish it.
 

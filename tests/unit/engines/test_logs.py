@@ -16,6 +16,7 @@ from rff_dist.engines import logs
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.connecting import open_engine
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.text import without_secrets
 from tests.command_line import PLAIN, run
 from tests.refusals import refuses
 
@@ -87,7 +88,7 @@ def test_lines_hold_what_json_can_and_nothing_secret():
     assert "x" not in line
     assert "\n" not in logs.json_line("info", "two\nlines")
     text = "from 's3://key:word@bucket/a' to https://host/b?sig=abc#d, and what is it?"
-    assert logs.without_secrets(text) == "from 's3://***@bucket/a' to https://host/b?*** and what is it?"
+    assert without_secrets(text) == "from 's3://***@bucket/a' to https://host/b?*** and what is it?"
 
 
 def test_the_environment_names_the_format():
@@ -128,7 +129,9 @@ def test_a_command_logs_lines_only_of_one_run(tmp_path, by_environment, monkeypa
 
     again = run(*fit, *options)
     assert again.exit_code == 73
-    refused, *_ = lines_of(again.stderr)
+    begun, ended, refused, *_ = lines_of(again.stderr)
+    assert (begun["event"], begun["job"]) == ("job started", "train")
+    assert (ended["event"], ended["kind"]) == ("job failed", "storage.exists")
     assert (refused["level"], "exists already" in refused["message"]) == ("error", True)
     assert refused["run"] != lines[0]["run"]
 

@@ -12,7 +12,7 @@ from scipy import stats
 from rff_dist import Gaussian, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.worker import state_digests
+from rff_dist.engines.protocol import state_digests
 from rff_dist.errors import StatisticsError
 from rff_dist.fitting.predicting import LinearModel
 from rff_dist.living.drift import (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 from rff_dist.data.blocks import Block, Rows, check_finite, cut_blocks
-from rff_dist.engines.worker import state_digests
+from rff_dist.engines.protocol import state_digests
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.fitting.evaluation import evaluate_rows

@@ -1,0 +1,188 @@
+"""Spans and rates by OpenTelemetry: of a job, its steps, their passes, and runs of blocks on workers.
+
+A process sends them if its environment has OTEL_EXPORTER_OTLP_ENDPOINT, or if its program has configured
+OpenTelemetry's SDK. Otherwise nothing of OpenTelemetry is imported. A worker that sends them joins the trace
+of the pass that it works for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from rff_dist.errors import RFFDistError, kind_of
+from rff_dist.text import without_secrets
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Tracer, TracerProvider
+
+logger = logging.getLogger(__name__)
+
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+#: Spans that the tasks of a pass get, about: each `n_blocks / MOST_SPANS`-th task has one.
+MOST_SPANS = 100
+_UNITS = {"rows_per_second": "{row}/s", "bytes_per_second": "By/s", "storage_wait": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sinks:
+    """What takes spans, and what takes the latest rates by name."""
+
+    tracer: Tracer
+    gauges: Mapping[str, Any]
+
+
+def is_on() -> bool:
+    """Return whether this process sends spans."""
+    return _sinks() is not None
+
+
+def _sinks() -> _Sinks | None:
+    if (sdk := sys.modules.get("opentelemetry.sdk.trace")) is not None:
+        from opentelemetry import metrics, trace
+
+        if isinstance(program := trace.get_tracer_provider(), sdk.TracerProvider):
+            return _sinks_of(program, metrics.get_meter_provider())
+    return _own() if os.environ.get(ENDPOINT) else None
+
+
+@cache
+def _own() -> _Sinks | None:
+    """Return what sends to the endpoint; not the program's, which may configure its own later."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk import metrics, resources, trace
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        logger.warning("%s is set, but nothing is traced: %s; pip install rff_dist[otel]", ENDPOINT, error)
+        return None
+    name = os.environ.get("OTEL_SERVICE_NAME", "rff_dist")
+    resource = resources.Resource.create({"service.name": name})
+    tracers = trace.TracerProvider(resource=resource)
+    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+    return _sinks_of(tracers, metrics.MeterProvider([reader], resource))
+
+
+@lru_cache(2)
+def _sinks_of(tracers: TracerProvider, meters: MeterProvider) -> _Sinks:
+    meter = meters.get_meter("rff_dist")
+    gauges = {name: meter.create_gauge(f"rff_dist.{name}", unit) for name, unit in _UNITS.items()}
+    return _Sinks(tracers.get_tracer("rff_dist"), gauges)
+
+
+@contextmanager
+def span(name: str, /, **attributes: Any) -> Iterator[None]:
+    """Trace what happens in the context; an error that leaves it gives the span its kind."""
+    if (sinks := _sinks()) is None:
+        yield
+        return
+    with sinks.tracer.start_as_current_span(
+        name, attributes=_named(attributes), record_exception=False, set_status_on_exception=False
+    ):
+        try:
+            yield
+        except BaseException as error:
+            fail(error)
+            raise
+
+
+def _named(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"rff_dist.{name}": value for name, value in attributes.items() if value is not None}
+
+
+def note(**attributes: Any) -> None:
+    """Add attributes to the span at work."""
+    if is_on():
+        from opentelemetry import trace
+
+        trace.get_current_span().set_attributes(_named(attributes))
+
+
+def tell(event: str, **attributes: Any) -> None:
+    """Add an event to the span at work."""
+    if is_on():
+        from opentelemetry import trace
+
+        trace.get_current_span().add_event(event, _named(attributes))
+
+
+def fail(error: BaseException) -> None:
+    """Mark the span at work as failed."""
+    if is_on():
+        from opentelemetry import trace
+
+        cause = error if isinstance(error, RFFDistError) else error.__cause__ or error
+        at_work = trace.get_current_span()
+        at_work.set_attribute("error.type", kind_of(cause))
+        message = without_secrets(f"{type(cause).__name__}: {cause}")
+        at_work.set_status(trace.Status(trace.StatusCode.ERROR, message))
+
+
+def measure(label: str, **rates: float) -> None:
+    """Take rates of the pass `label` as its latest: those of `_UNITS`."""
+    if (sinks := _sinks()) is not None:
+        for name, value in rates.items():
+            sinks.gauges[name].set(value, {"rff_dist.pass": label})
+
+
+def ids() -> dict[str, str]:
+    """Return `trace_id` and `span_id` of the span at work; nothing if there is none."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    context = None if trace is None else trace.get_current_span().get_span_context()
+    if context is None or not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
+# -- on workers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The span of a pass, as its tasks get it.
+
+    `carrier`: W3C's headers, `traceparent` among them.
+    `every`: one task of so many has a span.
+    """
+
+    carrier: Mapping[str, str]
+    every: int
+
+    @contextmanager
+    def task(self, number: int, name: str, **attributes: Any) -> Iterator[None]:
+        """Do a task of the pass, in a span of its own if its number is among those."""
+        if not is_on():
+            yield
+            return
+        from opentelemetry import context, propagate
+
+        token = context.attach(propagate.extract(self.carrier))
+        try:
+            if number % self.every:
+                yield
+            else:
+                with span(name, **attributes):
+                    yield
+        finally:
+            context.detach(token)
+
+
+def parent(n_blocks: int) -> Parent | None:
+    """Return the span at work, for the tasks of a pass over so many blocks; None if there is none."""
+    if not ids():
+        return None
+    from opentelemetry import propagate
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return Parent(carrier, max(1, n_blocks // MOST_SPANS))

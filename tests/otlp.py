@@ -1,0 +1,92 @@
+"""An OTLP receiver over loopback, and spans of its requests as trees."""
+
+import gzip
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+@dataclass(frozen=True)
+class Span:
+    """A finished span; ids are whole numbers, and `parent` is 0 for the first of a trace."""
+
+    name: str
+    trace: int
+    id: int
+    parent: int
+    attributes: dict[str, Any]
+    events: tuple[str, ...] = ()
+
+
+class Receiver:
+    """What was sent so far."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.spans: list[Span] = []
+        self.rates: dict[tuple[str, str], float] = {}
+
+    def take_spans(self, body: bytes) -> None:
+        request = ExportTraceServiceRequest.FromString(body)
+        for span in (s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans):
+            ids = (int.from_bytes(i) for i in (span.trace_id, span.span_id, span.parent_span_id))
+            self.spans.append(Span(span.name, *ids, _values_of(span.attributes)))
+
+    def take_rates(self, body: bytes) -> None:
+        request = ExportMetricsServiceRequest.FromString(body)
+        for metric in (
+            m for r in request.resource_metrics for scope in r.scope_metrics for m in scope.metrics
+        ):
+            for point in metric.gauge.data_points:
+                self.rates[metric.name, _values_of(point.attributes)["rff_dist.pass"]] = point.as_double
+
+
+def _values_of(attributes: Any) -> dict[str, Any]:
+    return {one.key: getattr(one.value, str(one.value.WhichOneof("value"))) for one in attributes}
+
+
+@contextmanager
+def receive() -> Iterator[Receiver]:
+    """Listen on a free port while the context lasts."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # its base class names it
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            (receiver.take_spans if self.path == "/v1/traces" else receiver.take_rates)(body)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        receiver = Receiver(f"http://127.0.0.1:{server.server_port}")
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        yield receiver
+        server.shutdown()
+        serving.join()
+
+
+def spans_of(exporter: Any) -> list[Span]:
+    """Return the spans in an in-memory exporter of the SDK."""
+    return [
+        Span(
+            one.name,
+            one.context.trace_id,
+            one.context.span_id,
+            0 if one.parent is None else one.parent.span_id,
+            dict(one.attributes),
+            tuple(event.name for event in one.events),
+        )
+        for one in exporter.get_finished_spans()
+    ]
