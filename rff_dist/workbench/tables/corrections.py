@@ -27,7 +27,7 @@ def correct(source: PathLike, url: PathLike, *, by: str, message: str | None = N
     with files.fetch(file) as path, appending.editing(locations.parse_location(url)) as dataset:
         recipe = recipes.recipe_of(dataset.attributes)
         reading = Reading() if recipe is None else recipe.reading
-        table = files.open_table(path, file.kind, reading, {})
+        table = files.open_table(file, path, reading, {})
         rows = _rows_of(dataset, by, _column(table, by))
         opened = [Input(files.identify(file, path, []), table, path)]
         batches = ingest.read_onto(dataset, opened, roles.Roles(), Journal())
@@ -43,7 +43,7 @@ def read_rows_to_change(source: PathLike, dataset: appending.Editing, by: str | 
     """
     (file,) = files.find_files(source)
     with files.fetch(file) as path:
-        table = files.open_table(path, file.kind, Reading(), {})
+        table = files.open_table(file, path, Reading(), {})
         column = by or table.schema.names[0]
         if by == columns.ID and columns.ID not in table.schema.names:
             # the file may call ids as the ingested table did
