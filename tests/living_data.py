@@ -64,7 +64,7 @@ def assert_follows(model, begun, dataset, start=0):
         np.testing.assert_allclose(model.statistics.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(model.statistics.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
     assert model.card["data_version"] == dataset.version
-    columns = ColumnMoments.of(measure_moments(rows, np.zeros(3)))
+    columns = ColumnMoments.of(measure_moments(rows, np.zeros(dataset.n_features + 1)))
     assert model.columns.n_samples == pytest.approx(columns.n_samples)
     # sums of a thousand terms, in another order
     np.testing.assert_allclose(model.columns.mean, columns.mean, atol=1e-11)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SOURCES = "sources"  # the attribute of a dataset that lists what was ingested
+TABLE = "table"  # member of a source that a dataset follows: its `format`, `id` and `version`, …
 _FORGOTTEN = "forgotten name, SHA-256 "
 
 
@@ -57,3 +58,9 @@ def known_sources(attributes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def known_digests(attributes: Mapping[str, Any]) -> set[str]:
     """Return the digests of a dataset's sources."""
     return {str(source.get("sha256")) for source in known_sources(attributes)}
+
+
+def followed_table(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return `format`, `id` and `version` of the lakehouse table that a dataset follows; None without one."""
+    found = [source[TABLE] for source in known_sources(attributes) if TABLE in source]
+    return {name: found[0][name] for name in ("format", "id", "version")} if found else None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rff_dist.data import blocks, labelled
+from rff_dist.data import blocks, labelled, sources
 from rff_dist.engines import progress, protocol
 from rff_dist.features import draw as for_dataset
 from rff_dist.features import feature_options, maps
@@ -104,6 +104,8 @@ def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
         # an update compares it with the fingerprint of the first rows of data that have grown since
         facts["prefix_fingerprint"] = prefix
     attributes = attributes_of(dataset)
+    if (table := sources.followed_table(attributes)) is not None:
+        facts["data_table"] = table
     if (recipe := attributes.get("recipe")) is not None:
         # It makes inputs of the model from tables. Notes name the files of these rows, which no model needs.
         facts["recipe"] = {**recipe, "notes": {}}

@@ -1,9 +1,10 @@
 """The Prefect flow that updates a model, for example every night: the job of `rff-dist update`.
 
 find new rows → score them → hold out rows → sum → drift → solve → gate → publish, or keep the current model
-with the reason → report. Each task is a step of `rff_dist.workbench.jobs.refresh`; what the steps work on
-stays in this process. Nothing is written before the last step, so a killed run is simply repeated. A run that
-finds nothing new says so and starts no cluster.
+with the reason → report. If the data follow a table of a lakehouse, they take what changed in it first. Each
+task is a step of `rff_dist.workbench.jobs`; what the steps work on stays in this process. Nothing is written
+before the last step of either, so a killed run is simply repeated. A run that finds nothing new says so and
+starts no cluster.
 
 Run it in a process of its own::
 
@@ -19,14 +20,18 @@ from typing import Any
 
 from prefect import get_run_logger
 
+from rff_dist import fields
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
+from rff_dist.errors import InvalidParameterError
 from rff_dist.flows import common, outcomes, running
 from rff_dist.living import new_rows
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import specs
+from rff_dist.workbench.jobs.ingest import append
 from rff_dist.workbench.jobs.refresh import update
 from rff_dist.workbench.results import updates
+from rff_dist.workbench.results.rows import appended_document
 
 _RESUME = (
     "Nothing is written before the last step: the next run finds the same new rows, and its model has the "
@@ -34,15 +39,26 @@ _RESUME = (
 )
 
 
+@fields.group
+class Followed:
+    """The table that the data follow."""
+
+    table: str | None = fields.option(
+        "Delta table that the data follow, a folder or URL: what changed in it is taken into the data first.",
+        None,
+        unit="TABLE",
+    )
+
+
 class RefreshParameters(running.Form):
     """Which model to update with which rows, and how good it must stay."""
 
-    specs = (specs.Update, Cluster, running.Limits)
+    specs = (Followed, specs.Update, Cluster, running.Limits)
 
 
 @running.job_flow("refresh", RefreshParameters, resume=_RESUME)
 def refresh(parameters: RefreshParameters) -> Summary:
-    """Add the new rows to a model, exactly, and publish it if it is no worse.
+    """Bring data in step with their table, if given; add what is new to a model, and publish it if no worse.
 
     Returns: JSON-able: `decision` ("published", "kept" or "nothing new") and `reason`; where the model is,
       its version's number, digest and rows; the new rows, and the other members of the record of
@@ -51,7 +67,17 @@ def refresh(parameters: RefreshParameters) -> Summary:
     """
     log, clock = get_run_logger(), Clock()
     runner = running.runner_of(parameters, log, {"find": _log_rows}, clock=clock)
-    updated = update(job := parameters.to(specs.Update), runner)
+    job, table = parameters.to(specs.Update), parameters.to(Followed).table
+    if table is not None:
+        if job.dry_run:
+            raise InvalidParameterError(
+                "`table` is given with `dry_run`, which writes nothing, but data take what changed in it; "
+                "leave one of them out"
+            )
+        to_take = {"sources": [table], "data": job.source.data, "append": True}
+        taken = append(fields.build(specs.Ingest, to_take), runner)
+        common.show("ingest-summary", appended_document(taken), log)
+    updated = update(job, runner)
     result = updated.record
     if result["decision"] == "published" and result["version"] is not None:
         common.show_versions(job.model)

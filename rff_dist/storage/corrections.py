@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +91,7 @@ def replace_batches(
         return Corrected(0, n_before, n_before, None)
     # in the order of the stored rows, so that each chunk is read and written once
     order = np.argsort(numbers)
-    with locations.store_errors(f"rows of {dataset.location} could not be replaced", "; they are as before"):
+    with _changing(dataset, "replaced"):
         for name, values in parts.items():
             dataset.array(name).oindex[numbers[order]] = values[order]
         version = dataset.commit(
@@ -160,22 +161,8 @@ def delete_from(
         return Corrected(0, n_before, n_before, None)
     if not n_after:
         raise DataError(f"all {n_before:_} rows of {dataset.location} would be deleted; expected one to stay")
-    with locations.store_errors(f"rows of {dataset.location} could not be deleted", "; they are as before"):
-        for name in dataset.headers:
-            array, label = dataset.array(name), dataset.label(name)
-            if keep_order:
-                _move_up(array, gone, label)
-            else:
-                # As many of the last rows stay as there are holes before them.
-                holes = gone[gone < n_after]
-                movers = np.setdiff1d(np.arange(n_after, n_before), gone, assume_unique=True)
-                if len(holes):
-                    array.oindex[holes] = gather_rows(array, movers, label=label)
-            # Values beyond the last row of its chunk are never read, but would still be stored: erase them.
-            chunk_end = min(n_before, -(-n_after // array.chunks[0]) * array.chunks[0])
-            if chunk_end > n_after:
-                array[n_after:chunk_end] = array.fill_value
-            array.resize((n_after, *array.shape[1:]))
+    with _changing(dataset, "deleted"):
+        _take_out(dataset, gone, n_before, keep_order=keep_order)
         version = dataset.commit(
             what,
             n_after,
@@ -186,6 +173,123 @@ def delete_from(
             loads=loads.without_deleted(dataset.loads(), gone, keep_order=keep_order),
         )
     return Corrected(len(gone), n_before, n_after, version)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The result of `merge_rows`: how many rows were added, replaced and deleted, and the new version."""
+
+    n_added: int
+    n_replaced: int
+    n_deleted: int
+    version: str
+
+
+def merge_rows(
+    dataset: appending.Editing,
+    parts: Mapping[str, np.ndarray],
+    rows: IntArray,
+    gone: IntArray,
+    *,
+    message: Callable[[int, int, int], str],
+    attributes: Mapping[str, Any],
+) -> Merged:
+    """Replace, append and delete rows of a dataset that is open for changes, in one commit.
+
+    `parts`: new values by the names of arrays, from `Editing.fit_batch`.
+    `rows`: int64 array of shape (n_new,). The row that each new one replaces, -1 to append it. Rows that are
+      stored with the same values already are left as they are.
+    `gone`: rows to delete, ascending; the last rows take their places.
+    `message`: gets the numbers of added, replaced and deleted rows.
+    `attributes`: attributes of the group that change.
+    Raises DataError if no row would be left.
+    """
+    added, order = rows < 0, np.argsort(rows, kind="stable")
+    order, n_before = order[~added[order]], dataset.n_before
+    n_all = n_before + int(added.sum())
+    if n_all == len(gone):
+        raise DataError(f"no row of {dataset.location} would be left; expected one to stay")
+    with _changing(dataset, "changed"):
+        differs = np.zeros(len(order), bool)
+        for name in dataset.headers if len(order) else ():
+            stored = gather_rows(dataset.array(name), rows[order], label=dataset.label(name))
+            same = _as_bits(stored) == _as_bits(parts[name][order])
+            differs |= ~same.reshape(len(order), -1).all(axis=1)
+        order = order[differs]
+        numbers = rows[order]
+        for name in dataset.headers if len(order) else ():
+            dataset.array(name).oindex[numbers] = parts[name][order]
+        digest = appending.digest_rows(numbers, gone, *(parts[name][order] for name in dataset.headers))
+        if added.any():
+            arrays = {name: dataset.array(name) for name in dataset.headers}
+            buffer = writing.RowBuffer.onto(arrays, n_before)
+            buffer.add({name: parts[name][added] for name in arrays})
+            digest += buffer.finish()
+        came = loads.with_load(dataset.loads(), n_all)
+        if len(gone):
+            _take_out(dataset, gone, n_all, keep_order=False)
+            came = loads.without_deleted(came, gone, keep_order=False)
+        counts = n_all - n_before, len(order), len(gone)
+        version = dataset.commit(
+            "merge" if counts[1] or counts[2] else "append",
+            n_all - len(gone),
+            digest=digest,
+            message=message(*counts),
+            facts=dict(zip(("n_added", "n_replaced", "n_deleted"), counts, strict=True)),
+            attributes=attributes,
+            loads=came,
+        )
+    return Merged(*counts, version)
+
+
+def _changing(dataset: appending.Editing, what: str) -> AbstractContextManager[None]:
+    return locations.store_errors(f"rows of {dataset.location} could not be {what}", "; they are as before")
+
+
+def _take_out(dataset: appending.Editing, gone: IntArray, n_before: int, *, keep_order: bool) -> None:
+    """Remove rows, ascending, from all arrays, which have `n_before` rows; some are left."""
+    n_after = n_before - len(gone)
+    for name in dataset.headers:
+        array, label = dataset.array(name), dataset.label(name)
+        if keep_order:
+            _move_up(array, gone, label)
+        else:
+            # As many of the last rows stay as there are holes before them.
+            holes = gone[gone < n_after]
+            movers = np.setdiff1d(np.arange(n_after, n_before), gone, assume_unique=True)
+            if len(holes):
+                array.oindex[holes] = gather_rows(array, movers, label=label)
+        # Values beyond the last row of its chunk are never read, but would still be stored: erase them.
+        chunk_end = min(n_before, -(-n_after // array.chunks[0]) * array.chunks[0])
+        if chunk_end > n_after:
+            array[n_after:chunk_end] = array.fill_value
+        array.resize((n_after, *array.shape[1:]))
+
+
+def _as_bits(values: np.ndarray) -> np.ndarray:
+    """Return floats as integers, since 0.0 equals -0.0."""
+    return values.view(f"u{values.itemsize}") if values.dtype.kind == "f" else values
+
+
+def locate_ids(dataset: appending.Editing, ids: np.ndarray) -> IntArray:
+    """Return the row of each id, -1 of those that no row has; all ids of the dataset are read.
+
+    `ids`: array of different ids, in the dtype of the dataset's ids.
+    Raises DataError if several rows have one of them.
+    """
+    array, rows = dataset.array(ID), np.full(len(ids), -1, np.int64)
+    places = {one: i for i, one in enumerate(ids.tolist())}
+    for block in blocks.cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
+        read = read_rows(array, block.start, block.stop, label=dataset.label(ID))
+        hits = np.flatnonzero(np.isin(read, ids))
+        for row, one in zip((block.start + hits).tolist(), read[hits].tolist(), strict=True):
+            if rows[places[one]] >= 0:
+                raise DataError(
+                    f"rows {rows[places[one]]:_} and {row:_} of {dataset.location} have the id {one!r}; "
+                    "expected one, which changes with it"
+                )
+            rows[places[one]] = row
+    return rows
 
 
 def find_rows(dataset: appending.Editing, column: str, values: Sequence[Any]) -> list[IntArray]:

@@ -16,7 +16,7 @@ from rff_dist.errors import StorageError
 from tests.faults.works import WORKS, Operations, fail, moments, watched
 
 # A few in the default suite, all others with the slow ones.
-FAST = {"predictions", "rows appended", "next version"}
+FAST = {"predictions", "rows appended", "table followed", "next version"}
 EVERY = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in WORKS]
 
 

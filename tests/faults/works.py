@@ -38,7 +38,9 @@ from rff_dist.workbench.jobs.predict import predict
 from rff_dist.workbench.jobs.specs import Predict, Update
 from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.jobs.steps import publish as publish_model
+from tests.lake_tables import as_arrow, draw
 from tests.plain import fit_ridge
+from tests.tables import ingest_more
 from tests.versions import publish, whole
 
 type Place = str  # a folder, or the beginning of URLs
@@ -159,6 +161,18 @@ def read_current(place: Place) -> int | None:
     return None if model.pointer() is None else whole(read_record(f"{place}/m"))
 
 
+def change_table(place: Place) -> None:
+    """Prepare data of a Delta table, in which rows came, changed and went since."""
+    import deltalake
+
+    table = f"{place}/table"
+    deltalake.write_deltalake(table, as_arrow(draw(range(90), 0)))
+    ingest_more(table, f"{place}/data", target="price", id="key", chunk_rows=32)
+    deltalake.write_deltalake(table, as_arrow(draw(range(90, 130), 1)), mode="append")
+    deltalake.DeltaTable(table).update(updates={"a": "0.5"}, predicate="key = 3 OR key = 80")
+    deltalake.DeltaTable(table).delete("key = 7")
+
+
 def convert(place: Place) -> None:
     if not is_versioned(parse_location(f"{place}/data")):
         convert_dataset(f"{place}/data")
@@ -179,6 +193,12 @@ WORKS = {
         partial(write, seed=0, versioned=True),
         lambda place: replace_rows(f"{place}/data", [3, 80], *rows(2, 1)),
         read_rows,
+    ),
+    "table followed": Work(
+        change_table,
+        lambda place: ingest_more(f"{place}/table", f"{place}/data"),
+        read_rows,
+        remote=False,
     ),
     "data converted": Work(
         partial(write, seed=0),

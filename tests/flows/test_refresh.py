@@ -11,7 +11,7 @@ from prefect.client.orchestration import get_client
 from prefect.logging import disable_run_logger
 
 from rff_dist import Gaussian, SerialEngine, append_dataset, open_dataset, write_dataset
-from rff_dist.errors import FingerprintMismatchError, OutputBusyError
+from rff_dist.errors import FingerprintMismatchError, InvalidParameterError, OutputBusyError
 from rff_dist.flows.refresh import RefreshParameters, refresh
 from rff_dist.flows.running import lend_engine
 from rff_dist.models.versions import RegisteredModel
@@ -20,10 +20,12 @@ from rff_dist.statistics import passes
 from rff_dist.storage.output_places import hold
 from rff_dist.workbench.jobs.steps import publish
 from tests.flows.test_train import task_runs
+from tests.lake_tables import as_arrow, draw
 from tests.living_data import batch
 from tests.markdown import rows_of
 from tests.plain import fit_ridge
 from tests.refusals import refuses
+from tests.tables import ingest_more
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 
@@ -124,6 +126,33 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     append_dataset(parameters.values["data"], *batch(4, 300))
     good = run(parameters).result()
     assert (good["decision"], good["new"], good["left_out"]) == ("published", [[1500, 1800]], [[1200, 1500]])
+
+
+def test_a_run_takes_what_changed_in_a_table_first_and_names_its_version(tmp_path):
+    deltalake = pytest.importorskip("deltalake")
+    table, data, model = (str(tmp_path / name) for name in ("prices", "data.zarr", "models/main"))
+    deltalake.write_deltalake(table, as_arrow(draw(range(900), 0)))
+    ingest_more(table, data, target="price", id="key", chunk_rows=200)
+    how = {"length_scale": 2.0, "n_components": 32, "alpha": 0.1}
+    trained, _ = fit_ridge(open_dataset(data), Gaussian(), engine=ENGINE, **how)
+    publish(trained, model, data=data, reason="trained")
+    deltalake.write_deltalake(table, as_arrow(draw(range(900, 1100), 1)), mode="append")
+    deltalake.DeltaTable(table).delete("key < 10")
+    night = RefreshParameters(table=table, data=data, model=model)
+    state = run(night)
+    assert [one.name for one in task_runs(state)] == ["append", *STEPS]
+    result = state.result()
+    assert (result["decision"], result["table"]["version"]) == ("published", 2)
+    assert result["statistics_digest"] == at_once(night)
+    versions = RegisteredModel(model).versions()
+    assert [one.lineage["data_table"]["version"] for one in versions] == [0, 2]
+    assert "version 2 of the Delta table" in Artifact.get("rff-refresh-report-main").data
+    assert "version 2 of the Delta table" in Artifact.get("rff-ingest-summary-main").data
+    again = run(night)
+    assert [one.name for one in task_runs(again)] == ["append", *STEPS[:1]]
+    assert again.result()["decision"] == "nothing new"
+    with refuses(InvalidParameterError, "`table`", "`dry_run`"), disable_run_logger():
+        refresh.fn(**night.values, dry_run=True)
 
 
 def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, monkeypatch):

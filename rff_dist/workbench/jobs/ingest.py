@@ -27,7 +27,7 @@ def append(job: specs.Ingest, do: steps.Runner) -> Summary:
     """Append all new rows or none; a second try finds what the first one added.
 
     Returns JSON values: rows before and after, files ingested (names of the first 50) and skipped, rows
-      dropped.
+      dropped; rows replaced and deleted, and the version, of a table of a lakehouse.
     """
     start = time.perf_counter()
     ingested = do("append", ingest, job)
@@ -40,7 +40,8 @@ def describe_appended(job: specs.Ingest, ingested: ingest_module.Ingested, secon
     return {
         "data": redact(job.data),
         **fields.values_of(ingested, "n_before", "n_after", "dropped_rows", "version"),
-        "n_new": ingested.n_after - ingested.n_before,
+        **fields.values_of(ingested, "n_replaced", "n_deleted", "table"),
+        "n_new": ingested.n_after - ingested.n_before + ingested.n_deleted,
         "n_ingested": len(ingested.ingested),
         "n_skipped": len(ingested.skipped),
         "ingested": [redact(name) for name in ingested.ingested[:_SHOWN_FILES]],

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from rff_dist import fields
-from rff_dist.data import blocks
+from rff_dist.data import blocks, sources
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import PlanError, StatisticsError
 from rff_dist.features import nystrom
+from rff_dist.fitting import prepare
 from rff_dist.fitting.plan import Sums, check_plan
 from rff_dist.living import differences, new_rows, windows
 from rff_dist.living import drift as drifts
@@ -115,13 +116,14 @@ class Updated:
     `dataset`: the rows, as the update read them.
     `champion`: the current model before.
     `challenger`: the same model with the new rows; None if there is nothing new.
-    `record`: JSON values. Of the rows: their URL `data`, `n_before`, `n_after`, `n_new`, the ranges of `new`
-      and `left_out` rows, the reason for each of the latter in `left_out_because`, the `window` and its
-      `first_row`, and the `half_life`. `decision`: "published", "kept" or "nothing new", in a dry run "would
-      be published" or "would be kept"; `reason`; and of the model that is current now its `model`, version,
-      digests and rows. If anything is new also `held_out` (in words, and the champion's errors there),
-      `statistics`, `solution` and `gate`; if there are new rows, `progressive` (per target `rmse`, `mae`,
-      `bias` and `r2` of the champion on them, None for a constant target) and `drift`.
+    `record`: JSON values. Of the rows: their URL `data`, the lakehouse `table` that they follow, `n_before`,
+      `n_after`, `n_new`, the ranges of `new` and `left_out` rows, the reason for each of the latter in
+      `left_out_because`, the `window` and its `first_row`, and the `half_life`. `decision`: "published",
+      "kept" or "nothing new", in a dry run "would be published" or "would be kept"; `reason`; and of the
+      model that is current now its `model`, version, digests and rows. If anything is new also `held_out` (in
+      words, and the champion's errors there), `statistics`, `solution` and `gate`; if there are new rows,
+      `progressive` (per target `rmse`, `mae`, `bias` and `r2` of the champion on them, None for a constant
+      target) and `drift`.
     """
 
     dataset: blocks.Dataset
@@ -169,7 +171,7 @@ def update_from(
         asked = fields.values_of(job, "backfill", "window", "half_life")
         # In a folder the lock is held from here to the publication, so that no other run takes the same rows.
         rows = do("find new rows", new_rows.find_new_rows, champion, dataset, refusals=refusals, **asked)
-        dataset, record = rows.read_once(dataset), _describe_rows(job, rows, refusals)
+        dataset, record = rows.read_once(dataset), _describe_rows(job, dataset, rows, refusals)
         # No engine is opened: most nights bring nothing, and starting a cluster takes longer than the look.
         if rows.is_nothing:
             record |= {"decision": "nothing new", "reason": _why_nothing(rows, record)}
@@ -323,9 +325,12 @@ def publish_update(
 # -- records -------------------------------------------------------------------------------------------
 
 
-def _describe_rows(job: specs.Update, rows: NewRows, refusals: Sequence[Refusal]) -> Summary:
+def _describe_rows(
+    job: specs.Update, dataset: blocks.Dataset, rows: NewRows, refusals: Sequence[Refusal]
+) -> Summary:
     return {
         "data": redact(str(job.source.data)),
+        "table": sources.followed_table(prepare.attributes_of(dataset)),
         **fields.values_of(rows, "n_before", "n_after"),
         "n_new": rows.n_samples,
         "n_replaced": 0 if rows.came is None else rows.came.n_samples,

@@ -269,10 +269,11 @@ class Ingest:
     """Turn files or a query into a dataset, or append their rows to one."""
 
     sources: list[str] = fields.option(
-        "Files, patterns such as incoming/*.parquet, folders of Parquet files, or Zarr groups of columns, on "
-        "disk or in an object store. Files are .csv, .tsv and .jsonl, also compressed, .parquet, .arrow, "
-        ".feather, .xlsx (sales.xlsx#May is its sheet May), .npy and .npz. Arrays of one axis, such as y.npy "
-        "next to X.npy, are columns. Rows are appended only from files that were not ingested before.",
+        "Files, patterns such as incoming/*.parquet, folders of Parquet files, a Delta table, or Zarr groups "
+        "of columns, on disk or in an object store. Files are .csv, .tsv and .jsonl, also compressed, "
+        ".parquet, .arrow, .feather, .xlsx (sales.xlsx#May is its sheet May), .npy and .npz. Arrays of one "
+        "axis, such as y.npy next to X.npy, are columns. Rows are appended only from files that were not "
+        "ingested before; of a Delta table, all that changed.",
         [],
         argument=True,
         unit="SOURCE",

@@ -94,7 +94,7 @@ type Place = places.Destination | specs.Clustering
 # Members of a lineage's spec that are columns of the table of versions.
 _OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")
 # What a lineage copies from a model's card, None where the card does not have it.
-_OF_DATA = ("data_fingerprint", "data_version", "prefix_fingerprint", "n_samples")
+_OF_DATA = ("data_fingerprint", "data_version", "data_table", "prefix_fingerprint", "n_samples")
 
 
 def check_place(place: Place, inputs: Sequence[str]) -> locations.Location:
@@ -176,7 +176,8 @@ def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
     """Return what a model was made from.
 
     `data`: URL of the rows.
-    Returns `lineage`: `data`, `data_fingerprint`, `n_samples` and, in `spec`, the features, the kernel with
+    Returns `lineage`: `data`, `data_fingerprint`, `data_table` (the lakehouse table that they follow, and its
+      version), `n_samples` and, in `spec`, the features, the kernel with
       its length scale, D, design, map, seed, precision, and alpha or the number of clusters. What is not
       known is None.
     """

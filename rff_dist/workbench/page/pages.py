@@ -27,7 +27,7 @@ from rff_dist.workbench.results import clusters as results
 from rff_dist.workbench.results import document, html, updates
 from rff_dist.workbench.results import models as results_models
 from rff_dist.workbench.results import rows as rows_words
-from rff_dist.workbench.results.words import time_words, value_words
+from rff_dist.workbench.results.words import table_words, time_words, value_words
 
 type Result = train.Training | refresh.Updated | cluster.Clustered
 
@@ -583,6 +583,7 @@ def lineage_section(
         "git commit": commit_of_folder(),
         "created": card.get("created"),
         "data version": card.get("data_version"),
+        "data table": table_words(card.get("data_table")),
         "data fingerprint": card.get("data_fingerprint"),
         "statistics digest": card.get("statistics_digest"),
         "model digest": digest,

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from rff_dist import fields
+from rff_dist.data import sources as row_sources
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets
 from rff_dist.text import some
@@ -24,11 +25,16 @@ def appended_document(record: Summary) -> Document:
         "rows": words.change_words(record["n_before"], record["n_after"]),
         "from": ", ".join(named) + more or None,
         "skipped": skipped if record["n_skipped"] else None,
+        "replaced": words.plural(record["n_replaced"], "row") if record["n_replaced"] else None,
+        "deleted": words.plural(record["n_deleted"], "row") if record["n_deleted"] else None,
+        "follows": words.table_words(record["table"]),
         "dropped": words.dropped_words(record["dropped_rows"]),
         "version": record["version"] or None,
         "seconds": words.seconds_words(record["seconds"]),
     }
     added = f"added {record['n_new']:,} rows to" if record["n_new"] else "nothing new for"
+    if n_changed := record["n_replaced"] + record["n_deleted"]:
+        added = f"changed {record['n_new'] + n_changed:,} rows of"
     return Document(f"{added} {record['data']}", [facts], record=record)
 
 
@@ -138,6 +144,7 @@ def dataset_facts(dataset: datasets.ZarrDataset) -> words.Facts:
         "features": words.listed(dataset.feature_names),
         "targets": words.listed(dataset.target_names),
         "dropped": words.dropped_words(dataset.attributes.get("dropped_rows", 0)),
+        "follows": words.table_words(row_sources.followed_table(dataset.attributes)),
     }
 
 

@@ -78,6 +78,7 @@ def _dataset_facts(record: Mapping[str, Any]) -> words.Facts:
         "targets": words.listed(record["target_names"]),
         **_attribute_facts({key: value for key, value in record["attributes"].items() if key not in shown}),
         **({"version": f"{record['version']}, the current one"} if record["version"] else {}),
+        "follows": words.table_words(row_sources.followed_table(record["attributes"])),
         "fingerprint": record["fingerprint"][:16],
     }
 
@@ -130,6 +131,7 @@ def _lineage_facts(version: versions.Version) -> words.Facts:
         "version": f"{version.number}, the current one{after}",
         "reason": version.reason or None,
         "data": (lineage.get("data") or "rows in memory") + of_data,
+        "table": words.table_words(lineage.get("data_table")),
     }
 
 

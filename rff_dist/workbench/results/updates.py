@@ -52,6 +52,7 @@ def update_facts(record: Mapping[str, Any]) -> words.Facts:
         "half-life": None if record["half_life"] == "none" else record["half_life"],
         "removed": words.plural(record["n_gone"], "row") if record["n_gone"] else None,
     }
+    facts["follows"] = words.table_words(record["table"])
     if record["n_new"]:
         n_appended = max(0, record["n_after"] - record["n_before"])
         replaced = f", {record['n_replaced']:,} that replaced others" if record["n_replaced"] else ""

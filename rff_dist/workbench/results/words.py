@@ -79,6 +79,13 @@ def time_words(when: str) -> str:
     return when[:16].replace("T", " ")
 
 
+def table_words(table: Mapping[str, Any] | None) -> str | None:
+    """Return the lakehouse table and version that rows are of; None without one."""
+    return (
+        None if table is None else f"version {table['version']} of the {table['format']} table {table['id']}"
+    )
+
+
 def change_words(n_before: int, n_after: int) -> str:
     """Return how many rows there were before a change, and after it."""
     return f"{n_before:,} before, {n_after:,} after"

@@ -22,7 +22,7 @@ from rff_dist.recipes import tables
 from rff_dist.recipes.reading import Reading
 from rff_dist.storage import locations
 from rff_dist.typing import PathLike
-from rff_dist.workbench.tables import array_files, csv_files, spreadsheets
+from rff_dist.workbench.tables import array_files, csv_files, delta_tables, lakes, spreadsheets
 
 _KINDS = {
     ".csv": (".csv", ".tsv", ".txt"),
@@ -44,8 +44,10 @@ _log = logging.getLogger(__name__)
 class File:
     """A file of rows, or a folder that is a Zarr group; made by `find_files`.
 
-    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".xlsx", ".npy", ".npz", ".zarr"}. How it is read.
+    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".xlsx", ".npy", ".npz", ".zarr", ".lake"}. How it is
+      read.
     `stamp`: size and time, or an object store's ETag: changes with the file, and is known without reading it.
+    `lake`: the table of a lakehouse that the folder is, at its current version.
     `partitions`: columns that the names of its folders (`day=2020-01-01/`) give all its rows, as text; None
       is a missing value.
     `sheet`: of a workbook; None is the first one.
@@ -56,6 +58,7 @@ class File:
     stamp: str
     partitions: Mapping[str, str | None] = field(default_factory=dict)
     sheet: str | None = None
+    lake: lakes.Lake | None = None
 
     @property
     def name(self) -> str:
@@ -75,7 +78,7 @@ def fetch(file: File) -> Iterator[Path]:
 
     Raises StorageError if the store does not answer.
     """
-    if file.location.is_local:
+    if file.location.is_local or file.lake is not None:
         yield Path(file.location.path)
         return
     with TemporaryDirectory(prefix="rff_dist-") as folder:
@@ -91,6 +94,8 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> ro
     `sources`: files that the dataset holds already.
     Raises DataError if the file is one of them and has grown: its first rows would be added twice.
     """
+    if file.lake is not None:
+        return file.lake.source
     if path.is_dir():
         return _identify_folder(file, path)
     before = {
@@ -129,10 +134,11 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
 
     `sources`: files; folders, which stand for all Parquet files in them by name, or all CSV files; or
       patterns with `*`, `?`, `[…]` and, for local files, `**`. Object stores work alike
-      (`s3://bucket/new/*.csv`). A workbook may name one of its sheets (`sales.xlsx#May`).
+      (`s3://bucket/new/*.csv`). A workbook may name one of its sheets (`sales.xlsx#May`). Or the folder of
+      one Delta table.
     `may_be_none`: whether a pattern or a folder may hold no file (yet).
-    Raises StorageError if there is no such file, its type is unknown, or it belongs to a table of Delta or
-      Iceberg.
+    Raises StorageError if there is no such file, its type is unknown, or it is one of the files of a Delta or
+      Iceberg table.
     """
     found: dict[str, File] = {}
     for source in [sources] if isinstance(sources, str | os.PathLike) else sources:
@@ -140,16 +146,26 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
         location = locations.parse_location(plain)
         if location.scheme == "memory":
             raise StorageError(f"{location} can only hold Zarr data; expected files of rows")
-        files = _find_local(location, may_be_none) if location.is_local else _find_remote(location)
+        is_folder = Path(location.path).is_dir() if location.is_local else table_kind(location.path) is None
+        if is_folder and not glob.has_magic(location.path) and _table_format(location) == "Delta":
+            lake = delta_tables.open_delta(location)
+            files = [File(location, ".lake", lake.source.sha256, lake=lake)]
+        else:
+            files = _find_local(location, may_be_none) if location.is_local else _find_remote(location)
         if not files and not may_be_none:
             raise StorageError(f"there is no file at {location}; expected one or more files with rows")
         found.update({file.name: file for file in (replace(file, sheet=sheet) for file in files)})
+    for file in found.values():
+        if file.lake is not None and len(found) > 1:
+            raise StorageError(
+                f"{file.name} is a {file.lake.format} table; expected it alone, without other files"
+            )
     for folder in dict.fromkeys(folder for file in found.values() for folder in _folders_of(file.location)):
         if format_ := _table_format(folder):
             raise StorageError(
                 f"{folder} is a table in {format_} format, whose files hold removed rows too; expected "
-                "files of which every row counts. Write its current rows as Parquet elsewhere (with Spark, "
-                "DuckDB, deltalake or pyiceberg), and ingest those"
+                "files of which every row counts. Give the folder of a Delta table itself, or write the "
+                "current rows of an Iceberg table as Parquet elsewhere, and ingest those"
             )
     return list(found.values())
 
@@ -315,6 +331,8 @@ def open_table(file: File, path: Path, reading: Reading, partitions: Mapping[str
         ".npy": lambda path: array_files.array_table([path]),
         ".zarr": array_files.group_table,
     }
+    if file.lake is not None:
+        return file.lake.rows
     if file.kind not in open_it:
         raise DataError(
             f"{path.name} is an {file.kind} file, which holds arrays, not columns; expected a table: .csv, "

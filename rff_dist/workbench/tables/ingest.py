@@ -25,8 +25,9 @@ from rff_dist.recipes.notations import Notation, find_notations, notation_notes,
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import Table, kind_of, listed
 from rff_dist.storage import appending, datasets, locations, output_places, writing
+from rff_dist.storage.columns import id_column
 from rff_dist.typing import PathLike
-from rff_dist.workbench.tables import array_files, files, learn, queries, rows
+from rff_dist.workbench.tables import array_files, files, lakes, learn, queries, rows
 from rff_dist.workbench.tables import roles as table_roles
 from rff_dist.workbench.tables.encoding import Encoding
 from rff_dist.workbench.tables.roles import Roles, TablePlan
@@ -34,7 +35,7 @@ from rff_dist.workbench.tables.rows import Input, Journal, RowSelection
 from rff_dist.workbench.tables.spreadsheets import split_sheet
 
 # Attributes that keep the names of columns, so that `ingest_more` finds them; and a count.
-_WEIGHT_COLUMN, GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dropped_rows"
+_WEIGHT_COLUMN, GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", lakes.DROPPED
 PARTS = "parts"
 _log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class Ingested:
       were there already.
     `dropped_rows`: rows that were left out for missing or infinite values.
     `version`: the version of the dataset that holds the new rows; None if nothing was added.
+    `n_replaced`, `n_deleted`: rows that a table of a lakehouse updated and deleted.
+    `table`: `format`, `id` and `version` of that table, which the dataset follows; None without one.
     """
 
     n_before: int
@@ -61,6 +64,9 @@ class Ingested:
     skipped: tuple[str, ...]
     dropped_rows: int
     version: str | None = None
+    n_replaced: int = 0
+    n_deleted: int = 0
+    table: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,10 @@ def ingest(
       same columns: CSV (.csv, .tsv, .txt) and JSON lines (.jsonl), also compressed (.gz, .zst, .bz2),
       Parquet, Arrow and Feather, Excel (.xlsx; "sales.xlsx#May" is its sheet May), .npy or .npz. Also a
       pattern such as "new/*.csv"; a folder of Parquet files, where folders such as `day=2020-01-01` give
-      columns; or a Zarr group whose arrays are columns, as xarray writes it. The columns of an .npy file are
-      named "0", "1", …; further .npy files with 1-D arrays are columns with the names of their files. An .npz
-      file must be the only one; it holds the array "X" and optionally "y".
+      columns; the folder of a Delta table, alone, of which the current version is read; or a Zarr group whose
+      arrays are columns, as xarray writes it. The columns of an .npy file are named "0", "1", …; further .npy
+      files with 1-D arrays are columns with the names of their files. An .npz file must be the only one; it
+      holds the array "X" and optionally "y".
     Returns the open dataset. If y is text, the dataset is without it, and `open_column(url, "y")` opens y.
       The attribute `sources` holds name, digest and number of rows of each file.
     Raises StorageError if the source cannot be read, its type is unknown, or the output cannot be written;
@@ -207,6 +214,9 @@ def _ingest(
     written: list[datasets.ZarrDataset] = []
     with ExitStack() as stack:
         opened, _ = _open_inputs(stack, source, table_files, [], preparing)
+        for file in table_files:
+            if file.lake is not None:
+                how = replace(how, message=how.message or f"write {file.lake.words}")
         plan, n_samples, batches = _read(stack, opened, roles, preparing, learned_from)
         begun: list[locations.Location] = []
         try:
@@ -307,7 +317,8 @@ def ingest_more(
 
     `source`: as for `ingest`, except that a folder or pattern may hold no file. Files that were ingested
       before are skipped: they have the same name, size and time, or the same bytes. A file that has grown
-      since then is refused.
+      since then is refused. Of a Delta table that the dataset was made of, what changed since is read: rows
+      are added, replaced and deleted by their ids, in one commit.
     `url`: the dataset. If there is none, it is created as by `ingest`; then `target` or `columns` must be
       given.
     `roles`: an existing dataset knows its columns, so they need not be given. X keeps the dataset's dtype;
@@ -323,7 +334,8 @@ def ingest_more(
         created = ingest(source, url, roles, replace(how, overwrite=False), preparing)
         names = tuple(str(entry["name"]) for entry in row_sources.known_sources(created.attributes))
         dropped = int(created.attributes.get(_DROPPED, 0))
-        return Ingested(0, created.n_samples, names, (), dropped, created.version)
+        table = row_sources.followed_table(created.attributes)
+        return Ingested(0, created.n_samples, names, (), dropped, created.version, table=table)
     table_files = _find(source, may_be_none=True)
     with ExitStack() as stack:
         dataset = stack.enter_context(appending.editing(location))
@@ -335,6 +347,8 @@ def ingest_more(
         if recipe is not None and preparing.reading == Reading():
             preparing = replace(preparing, reading=recipe.reading)
         known = row_sources.known_sources(dataset.attributes)
+        if table_files and table_files[0].lake is not None:
+            return _follow(dataset, table_files[0].lake, roles, how.message)
         # under the lock: two runs at once would both find a file new
         opened, skipped = _open_inputs(stack, source, table_files, known, preparing)
         if not opened:
@@ -353,6 +367,47 @@ def ingest_more(
         if opened[0].is_query and added.n_after == added.n_before:
             return Ingested(added.n_before, added.n_after, (), names, journal.dropped)
         return Ingested(added.n_before, added.n_after, names, tuple(skipped), journal.dropped, added.version)
+
+
+def _follow(dataset: appending.Editing, lake: lakes.Lake, roles: Roles, message: str | None) -> Ingested:
+    """Bring a dataset in step with the table that it follows; see `ingest_more`."""
+    attributes, n_before = dataset.attributes, dataset.n_before
+    entry = lake.find_entry(row_sources.known_sources(attributes), dataset.location)
+    if entry["sha256"] == lake.source.sha256:
+        table = row_sources.followed_table(attributes)
+        return Ingested(n_before, n_before, (), (lake.url,), 0, table=table)
+    since, recipe = entry[row_sources.TABLE], recipes.recipe_of(attributes)
+    for change in lake.schema_changes(since):
+        _log.warning("%s: the column %s after version %s", lake.url, change, since["version"])
+    roles = replace(roles, on_nan="drop") if _DROPPED in attributes else roles
+    key = id_column(attributes)
+    used = {key, *(attributes.get(name) for name in (_WEIGHT_COLUMN, GROUPS_COLUMN))}
+    used |= {*(dataset.names("target_names") or ()), *(recipe.inputs if recipe is not None else ())}
+    changes = lake.read_changes(since, [name for name in lake.rows.schema.names if name in used], key)
+    journal = Journal()
+    opened = [Input(lake.source, changes.as_table(lake.rows.name), Path(lake.rows.name))]
+    batches = read_onto(dataset, opened, roles, journal)
+
+    merged = lakes.merge(
+        dataset,
+        lake,
+        changes,
+        batches,
+        facts=lambda: _facts(roles, journal, attributes),
+        message=message,
+    )
+    n_after = n_before + merged.n_added - merged.n_deleted
+    return Ingested(
+        n_before,
+        n_after,
+        (lake.url,),
+        (),
+        journal.dropped,
+        merged.version,
+        merged.n_replaced,
+        merged.n_deleted,
+        lake.about,
+    )
 
 
 # -- what is read ----------------------------------------------------------------------------------

@@ -480,7 +480,9 @@ class TestFoldersAndFilesThatAreNoRows:
         parquet.write_table(pa.table({"a": [1.0, 2.0]}), tmp_path / "in/lake/day=1/0.parquet")
         assert ingest(tmp_path / "in" / source, tmp_path / "out").n_samples == 2
         (tmp_path / "in/lake" / log).write_text("{}")
-        with refuses(StorageError, f"lake is a table in {name} format", "Write its current rows"):
+        # the folder itself is taken as a table, whose log cannot be read here
+        is_opened = (source, name) == ("lake", "Delta")
+        with refuses(StorageError, "as a Delta table" if is_opened else f"lake is a table in {name} format"):
             ingest(tmp_path / "in" / source, tmp_path / "out2")
         assert not (tmp_path / "out2").exists()
 

@@ -1,0 +1,351 @@
+"""Datasets, and models of them, that follow a Delta table, commit by commit."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rff_dist import open_dataset
+from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
+from rff_dist.ridge.models import read_model, write_model
+from rff_dist.storage import repositories
+from rff_dist.storage.corrections import delete_rows
+from rff_dist.storage.locations import parse_location
+from rff_dist.workbench.tables import delta_tables
+from tests.lake_tables import FIRST, Commits, as_arrow, draw
+from tests.living_data import assert_follows, fit, make_small, refresh
+from tests.refusals import refuses
+from tests.tables import ingest, ingest_more
+
+deltalake = pytest.importorskip("deltalake")
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+class Table(Commits):
+    """A Delta table that gets the commits of a dictionary."""
+
+    def __init__(self, url: Path, n_rows: int, *, feed: bool = True, **options) -> None:
+        super().__init__(n_rows, **options)
+        self.url, self.feed = str(url), feed
+        self.write(self.first, "error")
+
+    def write(self, rows, mode="append", **how):
+        rows = as_arrow(rows) if isinstance(rows, dict) else rows
+        how = {"configuration": FEED if self.feed and mode == "error" else None, **how}
+        deltalake.write_deltalake(self.url, rows, mode=mode, **how)
+
+    def commit(self, what, given):
+        table = deltalake.DeltaTable(self.url)
+        if what == "insert":
+            self.write(given)
+        elif what == "delete":
+            table.delete(f"key IN ({', '.join(map(str, given))})")
+        else:
+            names = {"source_alias": "new", "target_alias": "old"}
+            merged = table.merge(as_arrow(given), predicate="old.key = new.key", **names)
+            merged.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    @property
+    def version(self):
+        return deltalake.DeltaTable(self.url).version()
+
+
+@pytest.fixture
+def table(tmp_path):
+    return Table(tmp_path / "prices", 300)
+
+
+@pytest.fixture
+def data(table, tmp_path):
+    """The dataset of the table's first version."""
+    url = tmp_path / "data.zarr"
+    ingest_more(table.url, url, target="price", id="key", chunk_rows=128)
+    return url
+
+
+def unchanged(data, version):
+    return open_dataset(data).version == version
+
+
+@pytest.mark.parametrize(
+    ("feed", "n_commits", "most"),
+    [
+        pytest.param(True, 60, 40, id="feed"),
+        pytest.param(False, 30, 40, id="files"),
+        pytest.param(True, 1000, 10_000, id="feed 1000", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
+)
+@pytest.mark.faults("F17")
+def test_model_that_followed_random_commits_has_the_bits_of_one_full_pass(
+    tmp_path, monkeypatch, feed, n_commits, most
+):
+    make_small(monkeypatch)
+    table, data = Table(tmp_path / "prices", 600, feed=feed, most=most), tmp_path / "data.zarr"
+    ingest_more(table.url, data, target="price", id="key", chunk_rows=128)
+    begun = fit(open_dataset(data))
+    write_model(begun, tmp_path / "model")
+    for i in range(1, n_commits + 1):
+        table.commit(*table.next_one())
+        if i % 7 == 0:
+            deltalake.DeltaTable(table.url).optimize.compact()
+        if i % 10 == 0:
+            done = ingest_more(table.url, data)
+            assert done.table["version"] == table.version
+            assert done.n_after == len(table.held)
+            table.assert_held(data)
+            assert refresh(tmp_path / "model", data, force=True)["decision"] == "published"
+    assert_follows(read_model(tmp_path / "model"), begun, open_dataset(data))
+    assert ingest_more(table.url, data).version is None
+
+
+def test_one_night_is_one_commit_that_names_the_version_and_counts_rows(table, data):
+    before = open_dataset(data).version
+    rows = draw(range(FIRST, FIRST + 3), 7) | table.add(5)
+    table.held |= rows
+    table.commit("upsert", rows)
+    table.commit("delete", [FIRST + 10, FIRST + 299])
+    for key in (FIRST + 10, FIRST + 299):
+        del table.held[key]
+    done = ingest_more(table.url, data)
+    assert (done.n_before, done.n_after, done.n_replaced, done.n_deleted) == (300, 303, 3, 2)
+    table.assert_held(data)
+    newest, oldest = repositories.read_history(parse_location(data))[:2]
+    assert oldest.id == before
+    assert "version 2 of the Delta table prices from version 0: 5 rows added, 3 replaced, 2" in newest.message
+    (source,) = open_dataset(data).attributes["sources"]
+    assert (source["n_samples"], source["table"]["version"]) == (303, 2)
+
+
+def test_rows_that_went_and_came_back_or_were_copied_change_nothing(table, data):
+    """The dataset then only remembers the version."""
+    rows = {key: table.held[key] for key in sorted(table.held)[:40]}
+    table.commit("delete", list(rows))
+    table.commit("insert", rows)
+    deltalake.DeltaTable(table.url).restore(0)
+    done = ingest_more(table.url, data)
+    assert (done.n_after, done.n_replaced, done.n_deleted, done.table["version"]) == (300, 0, 0, 3)
+    assert ingest_more(table.url, data).skipped == (table.url,)
+    deltalake.DeltaTable(table.url).optimize.compact()
+    assert ingest_more(table.url, data).n_after == 300
+    table.assert_held(data)
+
+
+def test_rows_read_are_in_proportion_to_what_changed(tmp_path):
+    """Of a table of 10 MB, the changes of 20 rows: the system counts the bytes of this process."""
+    values = np.random.default_rng(0).standard_normal((50_000, 25))
+    columns = {f"x{i}": values[:, i] for i in range(25)} | {"key": np.arange(50_000)}
+    deltalake.write_deltalake(tmp_path / "t", pa.table(columns), configuration=FEED)
+    ingest_more(tmp_path / "t", tmp_path / "data.zarr", target="x0", id="key", chunk_rows=1024)
+    table = deltalake.DeltaTable(tmp_path / "t")
+    table.update(updates={"x1": "0.5"}, predicate="key < 10")
+    table.delete("key >= 49990")
+
+    def n_read():
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    before = n_read()
+    assert ingest_more(tmp_path / "t", tmp_path / "data.zarr").n_replaced == 10
+    assert n_read() - before < values.nbytes / 5
+
+
+# -- what is refused, or said ----------------------------------------------------------------------
+
+
+def test_columns_that_change_are_named_and_left_out_or_refused(table, data, caplog):
+    wider = as_arrow(table.add(3)).append_column("c", pa.array([1.0, 2.0, 3.0]))
+    table.write(wider, schema_mode="merge")
+    with caplog.at_level(logging.WARNING):
+        assert ingest_more(table.url, data).n_after == 303
+    assert "'c' was added" in caplog.text
+    version = open_dataset(data).version
+    renamed = [{"a": "area"}.get(name, name) for name in wider.schema.names]
+    table.write(wider.rename_columns(renamed), "overwrite", schema_mode="overwrite")
+    with refuses((DataError, InvalidParameterError), "a"):
+        ingest_more(table.url, data)
+    assert "'area' was added" in caplog.text
+    assert "'a' is gone" in caplog.text
+    assert unchanged(data, version)
+
+
+def test_wider_numbers_are_taken_if_they_keep_their_digits(tmp_path, caplog):
+    keys = pa.array([1, 2, 3], pa.int64())
+    narrow = {"key": keys, "a": pa.array([1, 2, 3], pa.int32()), "price": pa.array([1.0, 2.0, 3.0])}
+    deltalake.write_deltalake(tmp_path / "t", pa.table(narrow), configuration=FEED)
+    ingest_more(tmp_path / "t", tmp_path / "data.zarr", target="price", id="key")
+    wide = pa.table(narrow | {"a": pa.array([1.5, 2.0, 3.0])})
+    deltalake.write_deltalake(tmp_path / "t", wide, mode="overwrite", schema_mode="overwrite")
+    assert ingest_more(tmp_path / "t", tmp_path / "data.zarr").n_replaced == 1
+    assert "'a' is double, was int32" in caplog.text
+    assert open_dataset(tmp_path / "data.zarr").take(range(3)).X.ravel().tolist() == [1.5, 2.0, 3.0]
+
+
+def test_vacuumed_changes_are_refused_until_the_table_is_ingested_again(table, data):
+    version = open_dataset(data).version
+    table.commit("update", table.update())
+    deltalake.DeltaTable(table.url).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    shutil.rmtree(Path(table.url) / "_change_data")
+    with refuses(StorageError, table.url, "version 1", "vacuumed", "`overwrite`"):
+        ingest_more(table.url, data)
+    assert unchanged(data, version)
+    ingest(table.url, data, target="price", id="key", overwrite=True)
+    table.assert_held(data)
+
+
+def test_a_table_that_was_rolled_back_behind_the_dataset_is_refused(table, data, tmp_path):
+    backup = shutil.copytree(table.url, tmp_path / "backup")
+    table.commit("insert", table.add(5))
+    ingest_more(table.url, data)
+    shutil.rmtree(table.url)
+    shutil.move(backup, table.url)
+    with refuses(DataError, table.url, "version 0", "version 1", "rolled back"):
+        ingest_more(table.url, data)
+    table.commit("insert", table.add(6))
+    table.commit("insert", table.add(7))
+    with refuses(DataError, table.url, "version 2", "version 1", "written again"):
+        ingest_more(table.url, data)
+
+
+def test_another_table_in_its_place_is_refused(table, data):
+    shutil.rmtree(table.url)
+    other = Table(Path(table.url), 300)
+    with refuses(DataError, other.url, "replaced", "`overwrite`"):
+        ingest_more(other.url, data)
+
+
+def test_data_of_other_sources_follow_no_table(table, tmp_path):
+    (tmp_path / "t.csv").write_text("a,price\n1,2\n3,4\n")
+    ingest(tmp_path / "t.csv", tmp_path / "data.zarr", target="price")
+    with refuses(DataError, table.url, "other sources"):
+        ingest_more(table.url, tmp_path / "data.zarr")
+
+
+def test_a_table_stands_alone(table, tmp_path):
+    (tmp_path / "t.csv").write_text("a,price\n1,2\n3,4\n")
+    with refuses(StorageError, table.url, "alone"):
+        ingest([table.url, tmp_path / "t.csv"], tmp_path / "out")
+
+
+def test_without_ids_rows_are_only_added(table, tmp_path):
+    url = tmp_path / "data.zarr"
+    ingest_more(table.url, url, target="price", columns=["a", "b"])
+    table.commit("insert", table.add(9))
+    assert ingest_more(table.url, url).n_after == 309
+    table.commit("delete", table.delete())
+    with refuses(DataError, table.url, "version 1", "`id`"):
+        ingest_more(table.url, url)
+    assert open_dataset(url).n_samples == 309
+
+
+def test_keys_that_name_several_rows_are_refused_when_they_change(table, data):
+    version = open_dataset(data).version
+    table.commit("insert", {FIRST: table.held[FIRST]})
+    with refuses(DataError, table.url, FIRST):
+        ingest_more(table.url, data)
+    assert unchanged(data, version)
+    table.commit("delete", [FIRST])
+    assert ingest_more(table.url, data).n_deleted == 1
+
+
+def test_keys_that_are_missing_or_of_another_type_are_refused(table, data):
+    rows = as_arrow(table.add(1))
+    table.write(rows.set_column(0, "key", pa.array([None], pa.int64())))
+    with refuses(DataError, table.url, "key"):
+        ingest_more(table.url, data)
+    table.write(rows.set_column(0, "key", pa.array(["a"])), "overwrite", schema_mode="overwrite")
+    with refuses(DataError, table.url):
+        ingest_more(table.url, data)
+
+
+def test_rows_that_someone_else_deleted_are_noticed(table, data):
+    delete_rows(data, [0])
+    table.commit("update", draw([FIRST + 299], 3))
+    assert open_dataset(data).n_samples == 299
+    table.commit("update", draw([FIRST], 4))
+    with refuses(DataError, FIRST):
+        ingest_more(table.url, data)
+
+
+def test_no_row_may_be_left(table, data):
+    deltalake.DeltaTable(table.url).delete()
+    with refuses(DataError, data):
+        ingest_more(table.url, data)
+
+
+def test_rows_with_missing_values_are_dropped_and_come_when_they_are_whole(tmp_path):
+    def write(values, mode="overwrite"):
+        rows = pa.table({"key": [1, 2, 3], "a": pa.array(values, "float64"), "price": [1.0, 2.0, 3.0]})
+        deltalake.write_deltalake(tmp_path / "t", rows, mode=mode, configuration=FEED)
+        return ingest_more(tmp_path / "t", tmp_path / "data.zarr", target="price", id="key", on_nan="drop")
+
+    assert write([1, None, 3], "error").n_after == 2
+    done = write([None, 5, 3])
+    assert (done.n_after, done.n_deleted, done.n_replaced) == (2, 1, 0)
+    found = open_dataset(tmp_path / "data.zarr").take(range(2))
+    assert sorted(zip(found.X.ravel().tolist(), found.y.ravel().tolist(), strict=True)) == [(3, 3), (5, 2)]
+    deltalake.DeltaTable(tmp_path / "t").delete("key = 1")
+    assert ingest_more(tmp_path / "t", tmp_path / "data.zarr").n_after == 2
+
+
+def test_without_the_package_it_is_named(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(delta_tables.importlib.util, "find_spec", lambda name: None)
+    with refuses(MissingDependencyError, "deltalake"):
+        ingest(table.url, tmp_path / "out", target="price")
+
+
+def test_a_log_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "t/_delta_log").mkdir(parents=True)
+    (tmp_path / "t/_delta_log/00000000000000000000.json").write_text("{}")
+    with refuses(StorageError, tmp_path / "t", "Delta"):
+        ingest(tmp_path / "t", tmp_path / "out")
+
+
+# -- tables as others write them ----------------------------------------------------------------------
+
+
+def test_partitions_are_columns_and_versions_are_read_in_the_order_of_files(tmp_path):
+    rows = as_arrow(draw(range(FIRST, FIRST + 50), 0))
+    deltalake.write_deltalake(tmp_path / "t", rows, partition_by=["kind"])
+    found = [ingest(tmp_path / "t", tmp_path / name, target="price", id="key") for name in ("1", "2")]
+    assert [*found[0].feature_names] == ["a", "b", "kind=x", "kind=y", "kind=z"]
+    assert found[0].fingerprint() == found[1].fingerprint()
+
+
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+
+def deletion_vector(rows):
+    """Delta's protocol, "Deletion Vector Format": one bitmap with one array of 16-bit numbers, as Z85."""
+    bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16) + struct.pack(f"<{len(rows)}H", *rows)
+    body = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
+    padded = body + bytes(-len(body) % 4)
+    words = (int.from_bytes(padded[i : i + 4], "big") for i in range(0, len(padded), 4))
+    text = "".join(Z85[word // 85**power % 85] for word in words for power in (4, 3, 2, 1, 0))
+    sizes = {"sizeInBytes": len(body), "cardinality": len(rows)}
+    return {"storageType": "i", "pathOrInlineDv": text, **sizes}
+
+
+def test_rows_that_deletion_vectors_delete_are_gone(tmp_path):
+    """As Spark deletes rows; deltalake does not write these."""
+    rows = pa.table({"key": range(10), "a": np.arange(10.0), "price": np.arange(10.0)})
+    url, how = tmp_path / "t", {"delta.enableDeletionVectors": "true"}
+    deltalake.write_deltalake(url, rows, configuration=how)
+    log = url / "_delta_log"
+    actions = [json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()]
+    add = next(action["add"] for action in actions if "add" in action)
+    ingest(url, tmp_path / "before.zarr", target="price", id="key")
+    removed = {"path": add["path"], "dataChange": True, "deletionTimestamp": add["modificationTime"]}
+    commit = [{"remove": removed}, {"add": {**add, "deletionVector": deletion_vector([3, 4])}}]
+    (log / f"{1:020}.json").write_text("\n".join(map(json.dumps, commit)))
+    assert ingest_more(url, tmp_path / "before.zarr").n_deleted == 2
+    ingest(url, tmp_path / "after.zarr", target="price", id="key")
+    for name in ("before", "after"):
+        dataset = open_dataset(tmp_path / f"{name}.zarr")
+        assert sorted(dataset.take(range(8)).X.ravel().tolist()) == [0, 1, 2, 5, 6, 7, 8, 9]
