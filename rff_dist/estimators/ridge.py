@@ -311,7 +311,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         _refuse_dask(X, "`return_std` is True")
         dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
         with inputs.suitable_engine(self.engine, dataset) as engine:
-            return prediction.predict_with_std_in_memory(dataset, self.model_, engine=engine)
+            mean, std = prediction.predict_with_std_in_memory(dataset, self.model_, engine=engine)
+        return inputs.on_grid(X, dataset, mean, "prediction"), inputs.on_grid(X, dataset, std, "std")
 
     def predict_interval(self, X: Any, *, coverage: float = 0.95) -> tuple[Any, Any]:
         """Predict intervals that contain new observations with probability `coverage`.
@@ -349,9 +350,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         _refuse_dask(X, "`predict_interval` was called")
         dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
         with inputs.suitable_engine(self.engine, dataset) as engine:
-            return prediction.predict_intervals_in_memory(
+            lower, upper = prediction.predict_intervals_in_memory(
                 dataset, self.model_, coverage=coverage, engine=engine
             )
+        return inputs.on_grid(X, dataset, lower, "lower"), inputs.on_grid(X, dataset, upper, "upper")
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R², averaged over targets.

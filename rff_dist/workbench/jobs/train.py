@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from rff_dist import fields
 from rff_dist.classify.fit import FittedModel
 from rff_dist.data import labelled
+from rff_dist.data.grids import GridDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, RFFDistError, StorageError
 from rff_dist.models import versions
 from rff_dist.ridge import models
 from rff_dist.ridge.choices import Choices
 from rff_dist.storage import datasets, locations, output_places, records
-from rff_dist.storage.columns import column_of
+from rff_dist.storage.columns import column_of, open_labelled
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import fits, judging, specs, steps, verdict
@@ -206,14 +207,19 @@ def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
     """
     source, classify = job.source, job.classes.classify
     names = source.names() if url == source.data else source.names() | {"version": None}
-    dataset = datasets.open_dataset(url, **(names | {"y": None} if classify else names))
+    labels = None
+    dataset: datasets.ZarrDataset | GridDataset
+    if classify:
+        dataset, labels = open_labelled(url, source.y, names)
+    else:
+        dataset = datasets.open_dataset(url, **names)
     if dataset.n_targets < 1 and not classify:
         raise DataError(
             f"{redact(url)} has no targets to train on; write them with the data, or name their array with "
             "`y`"
         )
     rows = dataset if group_by is None else labelled.GroupedDataset(dataset, column_of(dataset, group_by))
-    return fits.JobData(rows, column_of(dataset, source.y) if classify else None)
+    return fits.JobData(rows, labels)
 
 
 def check_test(data: fits.JobData, test: fits.JobData | None) -> None:
