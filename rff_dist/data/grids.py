@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data import blocks, columns, memory
+from rff_dist.data import blocks, columns, labelled, memory
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.typing import FloatArray, IndexArray
 
@@ -260,18 +260,23 @@ class GridDataset(blocks.Dataset):
         return blocks.Rows(block, X, y, weight, groups=groups, cells=cells)
 
     def take(self, indices: IndexArray, /) -> memory.Sample:
+        return memory.Sample(*self.gather(indices)[:3])
+
+    def gather(self, indices: IndexArray) -> tuple[Any, Any, Any, Any]:
+        """Return X, y, weights and groups of single rows, in the order of `indices`; a piece is read once."""
         wanted = memory.check_indices(indices, self.n_samples)
         X = np.empty((len(wanted), self.n_features), self.dtype)
         y = np.empty((len(wanted), self.n_targets)) if self.targets else None
         weight = np.empty(len(wanted)) if self.weighted else None
+        groups = np.empty(len(wanted), np.int64) if self.cuts else None
+        gathered = (X, y, weight, groups)
         pieces = np.searchsorted(self.edges, wanted, side="right") - 1
         for number in np.unique(pieces).tolist():
             here = np.flatnonzero(pieces == number)
-            rows = self._read_piece(number)
-            for part, read in ((X, rows[0]), (y, rows[1]), (weight, rows[2])):
+            for part, read in zip(gathered, self._read_piece(number)[:4], strict=True):
                 if part is not None:
                     part[here] = read[wanted[here] - self.edges[number]]
-        return memory.Sample(X, y, weight)
+        return gathered
 
     def read_weight(self, block: blocks.Block) -> FloatArray | None:
         return None if self.weight is None else self.read(block).sample_weight
@@ -307,16 +312,16 @@ class GridDataset(blocks.Dataset):
         for variable in self.variables:
             variable.check_unchanged()
 
-    def grouped(self, sizes: Mapping[Variable, float]) -> GridDataset:
+    def grouped(self, sizes: Mapping[Variable, float]) -> labelled.GroupedDataset:
         """Return the same rows, grouped by blocks of a size along each variable, in its units or days."""
         cuts = []
         for variable, size in sizes.items():
             values = _whole(variable)
             low, high = np.nanmin(values), np.nanmax(values)
             cuts.append((variable, low + size * np.arange(1, math.floor((high - low) / size) + 1)))
-        return replace(self, cuts=tuple(cuts))
+        return self.cut(*cuts)
 
-    def folded(self, time: Variable, n_folds: int) -> GridDataset:
+    def folded(self, time: Variable, n_folds: int) -> labelled.GroupedDataset:
         """Return the same rows, whose groups are folds of equally many moments of a time, the earliest first.
 
         Raises DataError if there are fewer moments than folds.
@@ -324,7 +329,12 @@ class GridDataset(blocks.Dataset):
         moments = np.unique(_whole(time))
         if len(moments) < n_folds:
             raise DataError(f"{time.name!r} has {len(moments)} moments, fewer than `n_folds`={n_folds}")
-        return replace(self, cuts=((time, moments[-(-np.arange(1, n_folds) * len(moments) // n_folds)]),))
+        return self.cut((time, moments[-(-np.arange(1, n_folds) * len(moments) // n_folds)]))
+
+    def cut(self, *cuts: tuple[Variable, FloatArray]) -> labelled.GroupedDataset:
+        """Return the same rows, grouped by variables and the ascending values at which they are cut."""
+        dataset = replace(self, cuts=cuts)
+        return labelled.GroupedDataset(dataset, GridColumn(dataset, "groups"))
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{dim}: {n:_}" for dim, n in zip(self.grid.dims, self.grid.shape, strict=True))
@@ -466,10 +476,14 @@ def repeated_reads(dataset: GridDataset) -> dict[str, float]:
 
 
 @dataclass(frozen=True, eq=False)
-class TargetColumn:
-    """The one target of a grid's rows as labels, which are whole numbers: a `columns.Column`."""
+class GridColumn:
+    """The groups of a grid's rows, or their one target as labels of whole numbers: a `columns.Column`.
+
+    `part`: {"groups", "y"}. Of the rows.
+    """
 
     dataset: GridDataset
+    part: str
 
     dtype = np.dtype(np.int64)
 
@@ -486,21 +500,21 @@ class TargetColumn:
         return not self.dataset.can_travel()
 
     def read(self, block: blocks.Block) -> NDArray[Any]:
-        y = self.dataset.read(block).y
-        assert y is not None
-        return self._labels(y[:, 0], np.arange(block.start, block.stop))
+        values = getattr(self.dataset.read(block), self.part)
+        return self._whole(values, np.arange(block.start, block.stop))
 
     def take(self, indices: IndexArray) -> NDArray[Any]:
-        y = self.dataset.take(indices).y
-        assert y is not None
-        return self._labels(y[:, 0], indices)
+        _, y, _, groups = self.dataset.gather(indices)
+        return self._whole(groups if self.part == "groups" else y, indices)
 
     def fingerprint(self) -> str:
         return self.dataset.fingerprint()
 
-    def _labels(self, values: FloatArray, rows: IndexArray) -> NDArray[Any]:
-        name = (self.dataset.target_names or ("y",))[0]
-        return columns.check_values(values, name, rows).astype(np.int64)
+    def _whole(self, values: NDArray[Any], rows: IndexArray) -> NDArray[Any]:
+        if self.part == "groups":
+            return values
+        assert self.dataset.target_names is not None
+        return columns.check_values(values[:, 0], self.dataset.target_names[0], rows).astype(np.int64)
 
 
 # -- times -----------------------------------------------------------------------------------------
@@ -622,6 +636,12 @@ def open_xarray(
     return grid_of(
         columns_of(named, find), [_xarray_variable(str(t.name or "y"), t) for t in targets], weight
     )
+
+
+def group_by(dataset: GridDataset, groups: Any) -> labelled.GroupedDataset:
+    """Return rows of a grid whose groups are the values of a DataArray of some of its dimensions."""
+    variable = _xarray_variable("groups", groups)
+    return dataset.cut((variable, np.unique(_whole(variable))[1:]))
 
 
 def _xarray_variable(name: str, array: Any) -> XarrayVariable:

@@ -168,6 +168,8 @@ def with_groups(dataset: Dataset, groups: Any) -> Dataset:
     """
     if groups is None:
         return dataset
+    if isinstance(dataset, grids.GridDataset) and grids.is_xarray(groups):
+        return grids.group_by(dataset, groups)
     column = _named_column(dataset, groups, "groups") if isinstance(groups, str) else None
     return labelled.GroupedDataset(dataset, as_column(groups, name="groups") if column is None else column)
 

@@ -115,7 +115,7 @@ def open_labelled(
         return dataset, column_of(dataset, label)
     labelled = datasets.open_dataset(url, **{**names, "y": label})
     assert isinstance(labelled, grids.GridDataset)
-    return labelled.without_targets(), grids.TargetColumn(labelled)
+    return labelled.without_targets(), grids.GridColumn(labelled, "y")
 
 
 def column_of(dataset: blocks.Dataset, name: str) -> StoredColumn:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from rff_dist.data import blocks, columns, grids
+from rff_dist.data.labelled import GroupedDataset
 from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.storage import arrays, documents, groups, locations, output_places
 from rff_dist.storage.outputs import Layout
@@ -231,6 +232,46 @@ def open_grid(
     n_cells = int(np.prod(dataset.grid.shape))
     _log.info("%s of %s cells have all variables", f"{dataset.n_samples:,}", f"{n_cells:,}")
     return dataset
+
+
+def group_by_blocks(dataset: grids.GridDataset, sizes: Sequence[str]) -> GroupedDataset:
+    """Return rows of a stored grid grouped by blocks.
+
+    `sizes`: such as "lat=2", in the units of the variable; days of a time.
+    Raises InvalidParameterError if one of them is no name and a number above 0.
+    """
+    found: dict[grids.Variable, float] = {}
+    for text in sizes:
+        name, _, size = text.partition("=")
+        try:
+            found[open_variable(_group_of(dataset), name)] = float(size)
+        except ValueError:
+            found[open_variable(_group_of(dataset), name)] = 0.0
+        if not min(found.values()) > 0:
+            raise InvalidParameterError(
+                f"`group_by_block` has {text!r}; expected a name and a size above 0, such as lat=2"
+            )
+    return dataset.grouped(found)
+
+
+def fold_by_time(dataset: grids.GridDataset, n_folds: int) -> GroupedDataset:
+    """Return rows of a stored grid with a fold of its time coordinate each.
+
+    Raises InvalidParameterError if no dimension is a time.
+    """
+    group = _group_of(dataset)
+    for name in set(dataset.grid.dims) & set(group.list_arrays()):
+        if (variable := open_variable(group, name)).is_time:
+            return dataset.folded(variable, n_folds)
+    raise InvalidParameterError(
+        f"`time` is given, but none of the dimensions {list(dataset.grid.dims)} has times; leave it out"
+    )
+
+
+def _group_of(dataset: grids.GridDataset) -> groups.StoredGroup:
+    variable = dataset.inputs[0].variable
+    assert isinstance(variable, StoredVariable)
+    return variable.group
 
 
 def find_inputs(url: PathLike, version: str | None, card: Mapping[str, Any]) -> list[str] | None:

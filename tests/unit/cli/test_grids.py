@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from tests.command_line import PLAIN, document, refusal
+from tests.command_line import PLAIN, document, refusal, run
 from tests.grids import NOISE, write_cube
 
 FEW = ["--n-components", "64", "--serial"]
@@ -82,3 +82,50 @@ def test_what_does_not_suit_a_grid_is_refused(folder):
     assert "`y`" in said
     words = ["--inputs", "rain", "--labels", "kind", "--n-clusters", "3", "--serial"]
     assert "kind" in refusal(2, "cluster", folder / "kinds.zarr", folder / "o.zarr", *words)
+
+
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory):
+    """Write a map whose target has an offset in each block of 2 x 2 degrees, and return its place."""
+    rng = np.random.default_rng(0)
+    lat, lon = np.arange(0, 40, 0.5), np.arange(0, 40, 0.5)
+    offset = np.kron(rng.normal(size=(20, 20)), np.ones((4, 4)))
+    a = rng.normal(size=offset.shape)
+    cube = xr.Dataset(
+        {"a": (("lat", "lon"), a), "y": (("lat", "lon"), a + offset + 0.1 * rng.normal(size=a.shape))},
+        {"lat": lat, "lon": lon},
+    )
+    place = tmp_path_factory.mktemp("patches") / "map.zarr"
+    cube.to_zarr(place, zarr_format=3, consolidated=False)
+    return place
+
+
+SHORT = ["--kernel", "gaussian", "--length-scale", "0.1", "--features", "fourier", "--alpha", "cv"]
+
+
+def test_blocks_of_space_are_held_out_together_and_random_folds_flatter(patches, tmp_path):
+    words = ["--inputs", "a,lat,lon", "--target", "y", *SHORT, "--n-components", "1024", "--serial"]
+    ours = document("fit", patches, tmp_path / "m", *words, "--group-by-block", "lat=2,lon=2")["estimate"]
+    random = document("fit", patches, tmp_path / "r", *words)["estimate"]
+    assert "random_rmse" not in random
+    # nothing is known of the offset of a block, whose variance is 1; beside it neighbours tell it
+    assert ours["rmse"][0] > 0.9
+    assert ours["random_rmse"][0] == pytest.approx(random["rmse"][0], rel=0.15)
+    assert "random folds" in run("info", tmp_path / "m").stdout
+
+
+def test_a_later_time_is_predicted_from_those_before(folder, tmp_path):
+    words = ["--inputs", "rain,elevation,lat,time", "--target", "temperature", *PLAIN, *FEW, "--alpha", "cv"]
+    found = document("fit", folder / "cube.zarr", tmp_path / "m", *words, "--time", "--n-folds", "4")
+    # the trend and the season of another year are not seen before
+    [rmse], [random] = found["estimate"]["rmse"], found["estimate"]["random_rmse"]
+    assert rmse > 1.3 * random
+
+
+def test_folds_that_do_not_suit_the_rows_are_refused(folder, patches, tmp_path):
+    words = ["--target", "temperature", "--inputs", "rain", *PLAIN, *FEW]
+    cube, model = folder / "cube.zarr", tmp_path / "m"
+    assert "lat=0" in refusal(2, "fit", cube, model, *words, "--group-by-block", "lat=0")
+    assert "`time`" in refusal(2, "fit", patches, model, "--target", "y", "--inputs", "a", *FEW, "--time")
+    said = refusal(2, "fit", cube, model, *words, "--time", "--group-by-block", "lat=2")
+    assert "`group_by_block`" in said

@@ -11,6 +11,7 @@ from sklearn.linear_model import Ridge
 
 from rff_dist import RFFPCA, RFFKMeans, RFFRidge
 from rff_dist.data.blocks import Block
+from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
 from rff_dist.data.grids import MAX_CELLS, cut_grid, days_since_1970
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
@@ -18,6 +19,7 @@ from rff_dist.pca.fit import project
 from rff_dist.ridge.predict import predict
 from rff_dist.statistics import inspection
 from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.grids import fold_by_time
 from tests.grids import CHUNKS, make_cube, stacked, write_cube
 from tests.refusals import for_each_refusal, once, refuses
 
@@ -261,6 +263,27 @@ def test_times_are_those_of_xarray(units, calendar):
     decoded = xr.coding.times.decode_cf_datetime(values, units, calendar)
     expected = (decoded - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
     np.testing.assert_allclose(values * scale + offset, expected, rtol=0, atol=1e-8)
+
+
+def test_groups_of_an_xarray_are_those_of_the_cells(cube):
+    inputs, where = cube[["rain"]], (cube.lat > 0) * 2 + (cube.lon > 50)
+    found = GroupFolds(4)
+    on_grid = RFFRidge(**PLAIN | {"alpha": "cv"}, cv=found).fit(inputs, cube.temperature, groups=where)
+    columns = stacked(cube.assign(where=where), "rain", "temperature", "where")
+    X, y, groups = columns[~np.isnan(columns).any(axis=1)].T
+    on_rows = RFFRidge(**PLAIN | {"alpha": "cv"}, cv=found).fit(X[:, None], y, groups=groups.astype(int))
+    assert on_grid.estimate_["rmse"] == pytest.approx(on_rows.estimate_["rmse"], rel=1e-6)
+
+
+def test_folds_of_a_time_are_of_equally_many_moments(cube, dataset, place):
+    grouped = fold_by_time(dataset, 4)
+    days = all_rows(open_dataset(place, x=["time.days", *INPUTS], y="temperature")).X[:, 0]
+    folds = grouped.read_groups(Block(0, 0, grouped.n_samples))
+    moments = np.unique(days)
+    np.testing.assert_array_equal(folds, np.searchsorted(moments, days) * 4 // len(moments))
+    with refuses(DataError, "time", 24, "n_folds", 25):
+        fold_by_time(dataset, 25)
+    assert DatedFolds(4).splits == TimeFolds(4).splits
 
 
 # -- what is refused -------------------------------------------------------------------------------
