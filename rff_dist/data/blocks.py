@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Self, final
 
 import numpy as np
@@ -60,6 +61,22 @@ def whole_chunks(chunk_rows: int, rows_per_block: int) -> int:
     return max(1, round(rows_per_block / chunk_rows)) * chunk_rows
 
 
+def cut_pieces(edges: NDArray[np.int64], max_rows: int) -> list[Block]:
+    """Cut rows into blocks of whole pieces, or into equal parts of a piece with more than `max_rows` rows.
+
+    `edges`: int64 array of shape (n_pieces + 1,). The first row of each piece, and the number of all rows.
+
+    >>> cut_pieces(np.array([0, 4, 4, 7]), 3)
+    [Block(index=0, start=0, stop=2), Block(index=1, start=2, stop=4), Block(index=2, start=4, stop=7)]
+    """
+    spans: list[tuple[int, int]] = []
+    for first, stop in pairwise(edges.tolist()):
+        n_parts = -(-(stop - first) // max_rows)
+        cuts = [first + (stop - first) * i // n_parts for i in range(n_parts)]
+        spans += pairwise([*cuts, stop])
+    return [Block(i, *span) for i, span in enumerate(spans)]
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The data of one block, as read: shapes are checked, values are not.
@@ -73,6 +90,7 @@ class Rows:
       see `GroupFolds`.
     `own_weight`: float64 array of shape (n_samples,), or None. Weights without the factors of classes; None
       if there are no such factors.
+    `cells`: int array of shape (n_samples,), or None. The positions of a grid's cells in their piece of it.
     """
 
     block: Block
@@ -82,6 +100,7 @@ class Rows:
     chunk_rows: int | None = None
     groups: NDArray[Any] | None = None
     own_weight: FloatArray | None = None
+    cells: NDArray[np.intp] | None = None
 
 
 class Dataset(ABC):
@@ -139,6 +158,11 @@ class Dataset(ABC):
     @abstractmethod
     def chunk_rows(self) -> int:
         """Rows that are worth reading together."""
+
+    @property
+    def edges(self) -> NDArray[np.int64] | None:
+        """The first row of each piece that is read whole, see `cut_pieces`; None for even chunks of rows."""
+        return None
 
     @abstractmethod
     def read(self, block: Block) -> Rows:

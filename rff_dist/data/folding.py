@@ -229,6 +229,21 @@ class PredefinedFolds(Folds):
         return folds.astype(np.int64)
 
 
+@dataclass(frozen=True)
+class DatedFolds(PredefinedFolds):
+    """Like `TimeFolds`, for rows in any order: each row's group is the number of its fold, the earliest is 0.
+
+    Attributes
+    ----------
+    n_folds : int
+        Groups are 0 to `n_folds` - 1.
+    """
+
+    @property
+    def splits(self) -> list[tuple[tuple[int, ...], int]]:
+        return TimeFolds(self.n_folds).splits
+
+
 # On noise with 20 columns and 60 rows, the folds' R² was 0.35 too high when they validated on these rows; now
 # 0.02.
 @dataclass(frozen=True)
@@ -338,6 +353,7 @@ def folds_words(facts: Mapping[str, Any]) -> str:
         "HashFolds": "by a hash of the row",
         "GroupFolds": "by group",
         "TimeFolds": "in the order of time",
+        "DatedFolds": "in the order of time",
         "PredefinedFolds": "as given",
     }
     return f"{facts['n_folds']} folds {how[facts['kind']]}"
@@ -345,7 +361,10 @@ def folds_words(facts: Mapping[str, Any]) -> str:
 
 def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
     """Return folds from the facts of `folds_to_dict`; raises InvalidParameterError for an unknown kind."""
-    kinds = {kind.__name__: kind for kind in (HashFolds, GroupFolds, TimeFolds, PredefinedFolds, HeldInFolds)}
+    kinds = {
+        kind.__name__: kind
+        for kind in (HashFolds, GroupFolds, TimeFolds, DatedFolds, PredefinedFolds, HeldInFolds)
+    }
     kind = kinds.get(facts["kind"])
     if kind is None:
         raise InvalidParameterError(f"unknown folds {facts['kind']!r}; expected one of {sorted(kinds)}")

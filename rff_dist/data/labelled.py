@@ -51,6 +51,10 @@ class ExtendedDataset(blocks.Dataset):
     def chunk_rows(self) -> int:
         return self.source.chunk_rows
 
+    @property
+    def edges(self) -> NDArray[np.int64] | None:
+        return self.source.edges
+
     def check_unchanged(self) -> None:
         self.source.check_unchanged()
 

@@ -37,6 +37,9 @@ from rff_dist.typing import FloatArray, PathLike
 #: Where the manual is, for links in notebooks: the address of the site that `make manual` builds.
 MANUAL_VARIABLE = "RFF_DIST_MANUAL"
 
+# The names of results on a grid, by the label of their pass.
+_VARIABLES = {"predict": "prediction", "label": "labels", "project": "components"}
+
 
 class RowsEstimator(BaseEstimator, ABC):
     """An estimator whose methods take rows in memory (dense or sparse), stored rows and Dask collections."""
@@ -144,7 +147,8 @@ class RowsEstimator(BaseEstimator, ABC):
             return inputs.map_rows(X, partial(_compute_chunk, compute, state), width=width, dtype=dtype)
         with inputs.suitable_engine(self.engine, dataset) as engine:
             source = dataset.without_targets()
-            return predicting.rows_in_memory(source, compute, state, engine=engine, label=label)
+            values = predicting.rows_in_memory(source, compute, state, engine=engine, label=label)
+        return inputs.on_grid(X, dataset, values, _VARIABLES.get(label, label))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -312,7 +312,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
         with inputs.suitable_engine(self.engine, dataset) as engine:
             found = prediction.predict_in_memory(dataset, self.model_, std=True, engine=engine)
-        return found["predictions"], found["standard_deviations"]
+        mean, std = found["predictions"], found["standard_deviations"]
+        return inputs.on_grid(X, dataset, mean, "prediction"), inputs.on_grid(X, dataset, std, "std")
 
     def predict_interval(self, X: Any, *, coverage: float = 0.95) -> tuple[Any, Any]:
         """Predict intervals that contain new observations with probability `coverage`.
@@ -351,7 +352,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
         with inputs.suitable_engine(self.engine, dataset) as engine:
             found = prediction.predict_in_memory(dataset, self.model_, coverage=coverage, engine=engine)
-        return found["lower"], found["upper"]
+        lower, upper = found["lower"], found["upper"]
+        return inputs.on_grid(X, dataset, lower, "lower"), inputs.on_grid(X, dataset, upper, "upper")
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R², averaged over targets.

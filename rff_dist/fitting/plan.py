@@ -104,6 +104,7 @@ class Sizes:
 
     `chunk_rows`: rows that are worth reading together.
     `itemsize`: bytes of one number of X.
+    `whole`: whether blocks are whole chunks even of many rows.
     """
 
     n_samples: int
@@ -111,6 +112,7 @@ class Sizes:
     n_targets: int
     chunk_rows: int
     itemsize: int = 4
+    whole: bool = False
 
     @classmethod
     def of(cls, dataset: blocks.Dataset) -> Self:
@@ -121,6 +123,7 @@ class Sizes:
             n_targets=max(1, dataset.n_targets),
             chunk_rows=dataset.chunk_rows,
             itemsize=dataset.dtype.itemsize,
+            whole=dataset.edges is not None,
         )
 
     @property
@@ -130,6 +133,8 @@ class Sizes:
 
     def block_rows(self, n_folds: int = 1) -> int:
         """Return the rows of the largest block of a pass."""
+        if self.whole:
+            return min(self.chunk_rows, blocks.MAX_BLOCK_ROWS)
         rows = blocks.block_rows(
             self.n_samples, self.n_features, self.itemsize, self.chunk_rows, n_folds=n_folds
         )

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rff_dist.data.blocks import BlockTask, Dataset, RowParts, Rows, check_finite
+from rff_dist.data.grids import GridDataset
 from rff_dist.engines import progress, resuming
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError
 from rff_dist.features import maps
 from rff_dist.numerics import machine
 from rff_dist.statistics import inspection, specs
-from rff_dist.storage import columns, outputs
+from rff_dist.storage import columns, grids, outputs
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
@@ -102,17 +103,30 @@ def write_output[S](
     label: str,
     attributes: Mapping[str, Any] | None,
     overwrite: bool = False,
-) -> outputs.Output:
+) -> outputs.Output | grids.GridOutput:
     """Apply a function to each block's rows, and write the results to a new output.
 
     If the rows have ids, these are written next to them as `id`. After an error nothing is left of the
     output, unless the engine has a ledger: the rows that were written are then kept for a job that does the
-    same.
+    same. If the rows are cells of a grid, the results are variables on it, which a job begins again.
 
     `layout`: by `layout_of`.
     `attributes`: with these the output is finished and appears at `url`. With None the caller finishes or
       discards it.
     """
+    if isinstance(dataset, GridDataset):
+        with_cells = partial(_with_cells, compute=compute, layout=layout)
+        pieces = inspection.blocks_of(dataset, max_rows=dataset.n_samples)
+        created = grids.create_grid_output(url, dataset, layout, overwrite=overwrite)
+        try:
+            engine.map_write(BlockTask(dataset, with_cells), pieces, state, created, label=label)
+            dataset.check_unchanged()
+            if attributes is not None:
+                created.finish(attributes)
+        except BaseException:  # interrupts too
+            created.discard()
+            raise
+        return created
     blocks = inspection.blocks_of(dataset)
     inputs = [] if dataset.url is None else [dataset.url]
     task, place = BlockTask(dataset, compute), None
@@ -137,6 +151,17 @@ def write_output[S](
             output.discard()
         raise
     return output
+
+
+def _with_cells[S](
+    rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[Any]], layout: outputs.Layout
+) -> NDArray[Any]:
+    """Return the results of a piece's rows, with the cell of each."""
+    values = np.empty(rows.block.n_samples, grids.fields_of(layout))
+    values["cell"] = rows.cells
+    for name, part in zip(layout.parts, layout.split(compute(rows, state)), strict=True):
+        values[name] = part
+    return values
 
 
 def rows_in_memory[S](

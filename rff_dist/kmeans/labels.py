@@ -17,7 +17,7 @@ from rff_dist.errors import DataError
 from rff_dist.fitting import predicting
 from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.statistics import inspection
-from rff_dist.storage import outputs
+from rff_dist.storage import grids, outputs
 from rff_dist.typing import FloatArray, IntArray, PathLike
 
 
@@ -92,9 +92,9 @@ class StagedLabels:
     `n_samples`: rows written.
     """
 
-    def __init__(self, output: outputs.Output, attributes: dict[str, Any]) -> None:
+    def __init__(self, output: outputs.Output | grids.GridOutput, attributes: dict[str, Any]) -> None:
         self.n_samples, self._attributes = output.n_samples, attributes
-        self._output: outputs.Output | None = output
+        self._output: outputs.Output | grids.GridOutput | None = output
 
     def publish(self) -> None:
         """Make the labels appear at their URL; raises StorageError if that fails."""

@@ -48,7 +48,8 @@ def describe_estimate(solved: solve.Solved) -> dict[str, Any] | None:
     """Return the cross-validated errors; None if nothing was cross-validated.
 
     Returns `estimate`: `by`, "cv" or "press"; for each target `rmse` in its units, its `rmse_standard_error`
-      (None for one split) and `r2` (None for a constant target).
+      (None for one split) and `r2` (None for a constant target). If folds are of groups or times, also
+      `random_rmse`, which random folds would give: by generalised cross-validation, which needs no pass.
     """
     table, path, alphas = solved.cross_validation, solved.leave_one_out, solved.solution.alpha
     if table is not None and solved.choice is not None:
@@ -67,6 +68,8 @@ def describe_estimate(solved: solve.Solved) -> dict[str, Any] | None:
             "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),  # d√m = dm / (2√m)
             "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
         }
+    if table is not None and not isinstance(getattr(table.folds, "base", table.folds), folding.HashFolds):
+        figures["random_rmse"] = np.sqrt(variance * solve.gcv_share(solved))
     estimate = {
         name: [value if math.isfinite(value) else None for value in values.tolist()]
         for name, values in figures.items()

@@ -324,6 +324,15 @@ def _least_alpha(solved: Solved) -> float:
     return float((varying if len(varying) else alphas).min())
 
 
+def gcv_share(solved: Solved) -> FloatArray:
+    """Return the error of new rows if all rows were independent, as a share of each target's variance.
+
+    Generalised cross-validation of the solution: Golub, Heath & Wahba (1979), eq. 1.4.
+    """
+    leverage, _ = _mean_leverage(solved, _least_alpha(solved))
+    return solved.solution.unexplained / max(1.0 - leverage, 1e-3) ** 2
+
+
 def _mean_leverage(solved: Solved, alpha: float) -> tuple[float, str | None]:
     """Return degrees of freedom over rows, and the end of its range that alpha is at, if any."""
     table, choice, selection = solved.cross_validation, solved.choice, solved.selection

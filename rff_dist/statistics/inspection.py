@@ -13,7 +13,16 @@ import scipy
 from numpy.typing import NDArray
 
 from rff_dist.data import labelled
-from rff_dist.data.blocks import MAX_BLOCK_ROWS, Block, BlockTask, Dataset, Rows, block_rows, cut_blocks
+from rff_dist.data.blocks import (
+    MAX_BLOCK_ROWS,
+    Block,
+    BlockTask,
+    Dataset,
+    Rows,
+    block_rows,
+    cut_blocks,
+    cut_pieces,
+)
 from rff_dist.data.columns import Column
 from rff_dist.engines import protocol
 from rff_dist.errors import ConflictError, DataError, InvalidParameterError
@@ -58,6 +67,8 @@ def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int 
     """
     if dataset.n_samples < 1:
         raise DataError("Found array with 0 sample(s): the data have no rows; at least 1 is needed")
+    if dataset.edges is not None:
+        return cut_pieces(dataset.edges, max_rows)
     sizes = dataset.n_samples, dataset.n_features, dataset.dtype.itemsize, dataset.chunk_rows
     rows = block_rows(*sizes, max_rows=max_rows, n_folds=n_folds)
     return cut_blocks(dataset.n_samples, rows, rows_per_block=rows)

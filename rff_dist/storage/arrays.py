@@ -177,6 +177,17 @@ def gather_rows(array: zarr.Array[Any], indices: np.ndarray, *, label: str) -> n
         return native(np.asarray(array.oindex[indices]))
 
 
+def read_region(array: zarr.Array[Any], region: tuple[slice, ...], *, label: str) -> np.ndarray:
+    """Equivalent to `array[region]`, in native byte order; raises as `read_rows`."""
+    try:
+        return native(np.asarray(array[region]))
+    except MemoryError:
+        raise
+    except Exception as error:
+        spans = ", ".join(f"{part.start}:{part.stop}" for part in region)
+        raise _explain(error, f"{label}, cells {spans}") from error
+
+
 def stored_rows(array: zarr.Array[Any]) -> int:
     """Rows of one stored object of `array`: a shard, else a chunk."""
     return int(max(1, (array.shards or array.chunks)[0]))

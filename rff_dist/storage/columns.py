@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import zarr
 
-from rff_dist.data import blocks, columns, memory
+from rff_dist.data import blocks, columns, grids, memory
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, datasets, groups
+from rff_dist.typing import PathLike
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
 
@@ -102,11 +103,32 @@ def open_column(
     return _open(groups.find_group(url, version), name, missing_chunks)
 
 
-def column_of(dataset: datasets.ZarrDataset, name: str) -> StoredColumn:
+def open_labelled(
+    url: PathLike, label: str, names: Mapping[str, Any]
+) -> tuple[datasets.ZarrDataset | grids.GridDataset, columns.Column]:
+    """Open a dataset without targets, and the labels of its rows.
+
+    `names`: arguments of `open_dataset`. If `x` is a list, cells of the grid without a label are no rows.
+    """
+    if isinstance(names.get("x", ""), str):
+        dataset = datasets.open_dataset(url, **{**names, "y": None})
+        return dataset, column_of(dataset, label)
+    labelled = datasets.open_dataset(url, **{**names, "y": label})
+    assert isinstance(labelled, grids.GridDataset)
+    return labelled.without_targets(), grids.GridColumn(labelled, "y")
+
+
+def column_of(dataset: blocks.Dataset, name: str) -> StoredColumn:
     """Open another array of a dataset's group as labels or groups, with the dataset's options.
 
-    Raises StorageError as `open_column`, and if the dataset was made of open arrays, which have no group.
+    Raises StorageError as `open_column`, and if the dataset was made of open arrays, which have no group;
+      InvalidParameterError if its rows are cells of a grid.
     """
+    if isinstance(dataset, grids.GridDataset):
+        raise InvalidParameterError(
+            f"{name!r} would be labels or groups of the cells of a grid; expected none. Compare labels with "
+            "`rff-dist evaluate`, and give groups by `group_by_block`"
+        )
     if dataset.url is None:
         raise StorageError(
             f"{dataset!r} was made of open arrays, so {name!r} names nothing; give the values themselves, or "

@@ -12,14 +12,15 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 import zarr
 
-from rff_dist.data import blocks, memory
+from rff_dist.data import blocks, grids, memory
 from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, NoSuchVersionError, StorageError
 from rff_dist.storage import documents, groups, locations, repositories
+from rff_dist.storage import grids as stored_grids
 from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest
 from rff_dist.typing import PathLike
 
@@ -202,6 +203,7 @@ class ZarrDataset(memory.ArraysDataset):
             raise
 
 
+@overload
 def open_dataset(
     url: PathLike | zarr.Group,
     *,
@@ -210,16 +212,42 @@ def open_dataset(
     sample_weight: str | None = None,
     missing_chunks: str = "error",
     version: str | None = None,
-) -> ZarrDataset:
+) -> ZarrDataset: ...
+
+
+@overload
+def open_dataset(
+    url: Any,
+    *,
+    x: Sequence[str],
+    y: str | None = "y",
+    sample_weight: str | None = None,
+    missing_chunks: str = "error",
+    version: str | None = None,
+) -> grids.GridDataset: ...
+
+
+def open_dataset(
+    url: Any,
+    *,
+    x: str | Sequence[str] = "X",
+    y: str | None = "y",
+    sample_weight: str | None = None,
+    missing_chunks: str = "error",
+    version: str | None = None,
+) -> ZarrDataset | grids.GridDataset:
     """Open a dataset for reading; metadata are checked, no rows are read.
 
     Parameters
     ----------
     url : str, Path or zarr.Group
         A local path, `memory://name`, or a URL of an object store (`s3://`, `gs://`, `az://`, `https://`).
+        For a grid also a Dataset of xarray.
     x, y : str, default="X", "y"
         Names of the arrays in the group. A group without "y" has no targets, which is enough to predict for;
-        a `y` of another name must exist. None reads no targets.
+        a `y` of another name must exist. None reads no targets. If `x` is a list of names, these are
+        variables and coordinates of a grid, which has named dimensions, and a row is a cell that has all of
+        them. A time becomes three columns: its days since 1970, and sine and cosine of the day of the year.
     sample_weight : str, optional
         Name of the weights' array. None weighs all rows alike, and logs a warning if there is an array
         "sample_weight".
@@ -245,7 +273,13 @@ def open_dataset(
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
-    return _open(groups.find_group(url, version), (x, y, sample_weight), missing_chunks, is_first=True)
+    if not isinstance(x, str) and grids.is_xarray(url):
+        return grids.open_xarray(url, y if y in url.variables else None, sample_weight, inputs=x)
+    group = groups.find_group(url, version)
+    if not isinstance(x, str):
+        target = None if y == "y" and y not in group.list_arrays() else y
+        return stored_grids.open_grid(group, x, target, sample_weight, missing_chunks=missing_chunks)
+    return _open(group, (x, y, sample_weight), missing_chunks, is_first=True)
 
 
 def dataset_from_arrays(

@@ -77,6 +77,12 @@ class Layout:
         names = (self.array,) if isinstance(self.array, str) else tuple(self.array)
         return dict.fromkeys(names, (kind, self.tail))
 
+    def split(self, values: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the rows of each array: values of several lie along the last axis, or are fields."""
+        if self.kind.names is not None:
+            return [values[name] for name in self.parts]
+        return [values] if len(self.parts) == 1 else list(np.moveaxis(values, -1, 0))
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -175,11 +181,9 @@ class Output:
             raise DataError(
                 f"values of shape {shape} for rows {block.start}:{block.stop}; expected {expected}"
             )
-        if kind.names is None:
-            return [values] if len(arrays) == 1 else list(np.moveaxis(values, -1, 0))
-        if values.dtype != kind:
+        if kind.names is not None and values.dtype != kind:
             raise DataError(f"values of dtype {values.dtype}; expected the fields {kind}")
-        return [_as_stored(values[name]) for name in arrays]
+        return [_as_stored(part) for part in self.layout.split(values)]
 
     def add(self, name: str, column: columns.Column) -> None:
         """Write a column as a further array of the output.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "rff-dist plan data.zarr --n-components 4096 --alpha 1 --measure",
 )
 def plan(
-    source: Annotated[SupervisedSource, "data", "x", "y"],
+    source: Annotated[SupervisedSource, "data", "x", "inputs", "y", "target"],
     options: Annotated[
         RidgeOptions,
         "kernel",
@@ -67,10 +67,10 @@ def plan(
     if where.scheduler is not None and not measure:
         raise InvalidParameterError("`scheduler` is given, but nothing is measured there; give `measure` too")
     folds.check(options.alpha, options.n_components)
-    options = replace(options, cv=folds.cv)
+    options = replace(options, cv=folds.cv_of(is_grid=source.inputs is not None))
     fit = fits.Fit(options, candidates=compared.candidates(options))
     fit.check()
-    dataset = open_dataset(source.data, x=source.x, y=source.y, version=source.version)
+    dataset = open_dataset(source.data, **source.names())
     fit.check_data(dataset)
     cluster = where.in_environment().for_rows(dataset.n_samples)
     machines = _machines(cluster)

@@ -37,7 +37,7 @@ class Clustered:
     `record`: JSON values: what was read, found and written where, and in `passes` the figures of each pass.
     """
 
-    dataset: datasets.ZarrDataset
+    dataset: blocks.Dataset
     clusters: kmeans_starts.Clusters
     comparison: kmeans.Comparison | None
     agreement: kmeans_labels.Contingency | None
@@ -106,7 +106,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         return Clustered(dataset, clusters, comparison, agreement, record)
 
 
-def _open(job: specs.Clustering) -> tuple[datasets.ZarrDataset, columns.Column | None]:
+def _open(job: specs.Clustering) -> tuple[blocks.Dataset, columns.Column | None]:
     """Check what the metadata tell, before outputs are held and a cluster starts; return rows and labels."""
     source, output = job.source, locations.parse_location(job.output)
     inputs = [locations.parse_location(source.data)]
@@ -173,7 +173,7 @@ def _publish(
 # -- records ---------------------------------------------------------------------------------------
 
 
-def _describe_data(dataset: datasets.ZarrDataset, engine: protocol.Engine) -> Summary:
+def _describe_data(dataset: blocks.Dataset, engine: protocol.Engine) -> Summary:
     return {
         "data": redact(dataset.url or ""),
         "fingerprint": dataset.fingerprint(),

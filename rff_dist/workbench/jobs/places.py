@@ -24,6 +24,12 @@ class Source:
         unit="VERSION",
     )
     x: str = fields.option("Name of the array of inputs.", "X")
+    inputs: fields.Names | None = fields.option(
+        "Names of the variables of a grid that are inputs, coordinates such as lat and time among them. Each "
+        "cell that has all of them is a row. A model that was trained on a grid knows them.",
+        None,
+        unit="A,B,…",
+    )
     missing_chunks: Literal["error", "fill"] = fields.option(
         "Meaning of a chunk that is missing from the store. error: its data are lost, and the job stops. "
         "fill: it holds only the fill value.",
@@ -33,7 +39,8 @@ class Source:
     def names(self) -> dict[str, Any]:
         """Return the arguments of `open_dataset` other than the URL."""
         names = ("x", "y", "sample_weight", "missing_chunks", "version")
-        return {"y": None, **{name: getattr(self, name) for name in names if hasattr(self, name)}}
+        given = {"y": None, **{name: getattr(self, name) for name in names if hasattr(self, name)}}
+        return given if self.inputs is None else given | {"x": self.inputs}
 
 
 @fields.group
@@ -50,6 +57,18 @@ class SupervisedSource(WeightedSource):
     """Where rows with targets are."""
 
     y: str = fields.option("Name of the array of targets, or of labels.", "y")
+    target: str | None = fields.option(
+        "Name of the target of a grid, a variable or a label: another word for `y`.", None
+    )
+
+    def __post_init__(self) -> None:
+        if self.target is None:
+            return
+        if self.y not in ("y", self.target):
+            raise InvalidParameterError(
+                f"`target` is {self.target!r} and `y` {self.y!r}, which mean the same; leave one out"
+            )
+        object.__setattr__(self, "y", self.target)
 
 
 @fields.group

@@ -11,6 +11,8 @@ from typing import Any
 
 from rff_dist import fields
 from rff_dist.classify import predict as class_prediction
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.grids import GridDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.fitting import evaluation, predicting
@@ -19,8 +21,8 @@ from rff_dist.models import kinds, versions
 from rff_dist.recipes import recipes
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge import uncertainty
-from rff_dist.storage import datasets, locations, output_places, writing
-from rff_dist.storage.columns import ID, column_of, ids_of
+from rff_dist.storage import datasets, grids, locations, output_places, writing
+from rff_dist.storage.columns import ID, ids_of, open_labelled
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import fits, places, specs, steps, tables, watching
@@ -72,14 +74,33 @@ def open_model(url: str | os.PathLike[str]) -> ScoringModel:
     return ScoringModel(os.fspath(url), model, None if version is None else version.number)
 
 
-def open_rows(url: str, scoring: ScoringModel, names: Mapping[str, Any]) -> datasets.ZarrDataset:
+def open_rows(
+    url: str, scoring: ScoringModel, names: Mapping[str, Any]
+) -> datasets.ZarrDataset | GridDataset:
     """Open the rows that a model is to score.
 
     `names`: arguments of `open_dataset`; by default no `y` is read.
     Raises DataError if their columns are not those that the model was trained on; StorageError if there are
       no rows.
     """
-    dataset = datasets.open_dataset(url, **{"y": None, **names})
+    how = _on_grid(url, scoring, {"y": None, **names})
+    dataset: datasets.ZarrDataset | GridDataset = datasets.open_dataset(url, **how)
+    check_rows(url, dataset, scoring)
+    return dataset
+
+
+def _on_grid(url: str, scoring: ScoringModel, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `open_dataset`, with the model's own variables if the data are their grid."""
+    card = scoring.model.card
+    inputs = grids.find_inputs(url, names.get("version"), card) if names.get("x", "X") == "X" else None
+    if inputs is None:
+        return dict(names)
+    targets = card.get("target_names") or ["y"]
+    return {**names, "x": inputs, "y": targets[0] if names["y"] == "y" and len(targets) == 1 else names["y"]}
+
+
+def check_rows(url: str, dataset: Dataset, scoring: ScoringModel) -> None:
+    """Check that rows have the columns that a model was trained on; raises DataError."""
     check_recipes(dataset, scoring)
     try:
         predicting.check_dataset(dataset, scoring.model)
@@ -88,14 +109,15 @@ def open_rows(url: str, scoring: ScoringModel, names: Mapping[str, Any]) -> data
             f"{redact(url)} does not fit {redact(scoring.url)}: {error}. Give data of the columns "
             "that the model was trained on, or another model"
         ) from error
-    return dataset
 
 
-def check_recipes(dataset: datasets.ZarrDataset, scoring: ScoringModel) -> None:
+def check_recipes(dataset: Dataset, scoring: ScoringModel) -> None:
     """Refuse rows that were made from a table by another recipe than the rows that a model was trained on.
 
     Raises DataError if the recipes differ.
     """
+    if not isinstance(dataset, datasets.ZarrDataset):
+        return
     recipe, trained = recipes.recipe_of(dataset.attributes), recipes.recipe_of(scoring.model.card)
     # Columns of the same names may hold other numbers, which no check of names or shapes would notice.
     if recipe is not None and trained is not None and recipe.digest() != trained.digest():
@@ -170,6 +192,11 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
             rows = tables.table_rows(source, card, model=job.model, staged=staged, observer=observer)
             url, names = stack.enter_context(rows), {}
         dataset = open_rows(url, model, names)
+        if is_file and isinstance(dataset, GridDataset):
+            raise InvalidParameterError(
+                f"`output` is {redact(job.output)}, a table, and the data are a grid; expected the name of a "
+                "Zarr group"
+            )
         engine = stack.enter_context(do.open_engine(dataset.n_samples))
         # rows of a table are ingested again each time, so a run cannot go on from them
         if url == source.data:
@@ -200,7 +227,7 @@ def intervals_by(model: Any) -> str:
 
 
 def _write_file(
-    job: specs.Predict, model: ScoringModel, dataset: datasets.ZarrDataset, url: str, engine: Engine
+    job: specs.Predict, model: ScoringModel, dataset: Dataset, url: str, engine: Engine
 ) -> Summary:
     """Write a table, and return as `_write_group`."""
     # Blocks are written in any order, which a file does not allow: a table is made from a hidden group.
@@ -215,7 +242,7 @@ def _write_file(
 
 
 def _write_group(
-    job: specs.Predict, scoring: ScoringModel, dataset: datasets.ZarrDataset, url: str, engine: Engine
+    job: specs.Predict, scoring: ScoringModel, dataset: Dataset, url: str, engine: Engine
 ) -> Summary:
     """Write a new Zarr group, and return the names of its `arrays`, and `n_samples`."""
     model: Any = scoring.model
@@ -227,8 +254,10 @@ def _write_group(
     elif scoring.kind == "classifier":
         write, how = class_prediction.predict, fields.values_of(job, "probabilities")
     n_samples = write(dataset, model, url, engine=engine, overwrite=job.overwrite, **how)
-    extra = [array for name in wanted_of(job) for array in _EXTRAS[name][2]]
-    return {"arrays": [first, *extra], "n_samples": n_samples}
+    arrays = [first, *(array for name in wanted_of(job) for array in _EXTRAS[name][2])]
+    if isinstance(dataset, GridDataset):
+        arrays = [grids.NAMES.get(array, array) for array in arrays]
+    return {"arrays": arrays, "n_samples": n_samples}
 
 
 def _columns_of(scoring: ScoringModel) -> list[str] | None:
@@ -265,13 +294,17 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
                 )
             url = _make_judged_rows(stack, source, model, do.observer)
             names = {"y": "y", "sample_weight": None if source.sample_weight is None else "sample_weight"}
-        targets = names["y"]
-        dataset = open_rows(url, model, {**names, "y": targets if model.kind == "regression" else None})
-        if model.kind == "regression" and dataset.n_targets < 1:
+        names, known = _on_grid(url, model, names), None
+        dataset: Dataset
+        if model.kind == "regression":
+            dataset = open_rows(url, model, names)
+        else:
+            dataset, known = open_labelled(url, names["y"], names)
+            check_rows(url, dataset, model)
+        if known is None and dataset.n_targets < 1:
             raise DataError(
                 f"{redact(source.data)} has no targets to compare with; name their array with `y`"
             )
-        known = None if model.kind == "regression" else column_of(dataset, targets)
         engine = stack.enter_context(do.open_engine(dataset.n_samples))
         if known is None:
             if job.std:

@@ -12,17 +12,18 @@ from dataclasses import dataclass
 
 from rff_dist import fields
 from rff_dist.classify.fit import FittedModel
-from rff_dist.data import labelled
+from rff_dist.data import blocks, labelled
+from rff_dist.data.grids import GridDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, RFFDistError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, RFFDistError, StorageError
 from rff_dist.models import versions
 from rff_dist.ridge import models
 from rff_dist.ridge.choices import Choices
-from rff_dist.storage import datasets, locations, output_places, records
-from rff_dist.storage.columns import column_of
+from rff_dist.storage import datasets, grids, locations, output_places, records
+from rff_dist.storage.columns import column_of, open_labelled
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fits, judging, specs, steps, verdict, watching
+from rff_dist.workbench.jobs import fits, judging, specs, steps, training, verdict, watching
 
 logger = logging.getLogger(__name__)
 
@@ -207,14 +208,36 @@ def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
     """
     source, classify = job.source, job.classes.classify
     names = source.names() if url == source.data else source.names() | {"version": None}
-    dataset = datasets.open_dataset(url, **(names | {"y": None} if classify else names))
+    labels = None
+    dataset: datasets.ZarrDataset | GridDataset
+    if classify:
+        dataset, labels = open_labelled(url, source.y, names)
+    else:
+        dataset = datasets.open_dataset(url, **names)
     if dataset.n_targets < 1 and not classify:
         raise DataError(
             f"{redact(url)} has no targets to train on; write them with the data, or name their array with "
             "`y`"
         )
-    rows = dataset if group_by is None else labelled.GroupedDataset(dataset, column_of(dataset, group_by))
-    return fits.JobData(rows, column_of(dataset, source.y) if classify else None)
+    return fits.JobData(_with_groups(job.folds, dataset, group_by), labels)
+
+
+def _with_groups(
+    folds: training.FoldOptions, dataset: datasets.ZarrDataset | GridDataset, group_by: str | None
+) -> blocks.Dataset:
+    """Return the rows with the groups that folds need."""
+    if group_by is not None:
+        return labelled.GroupedDataset(dataset, column_of(dataset, group_by))
+    if isinstance(dataset, GridDataset) and folds.group_by_block is not None:
+        return grids.group_by_blocks(dataset, folds.group_by_block)
+    if isinstance(dataset, GridDataset) and folds.time:
+        return grids.fold_by_time(dataset, folds.n_folds or training.DEFAULT_FOLDS)
+    if folds.group_by_block is not None:
+        raise InvalidParameterError(
+            f"`group_by_block` is {folds.group_by_block}, but the rows are no cells of a grid; give "
+            "`inputs`, or `groups`"
+        )
+    return dataset
 
 
 def check_test(data: fits.JobData, test: fits.JobData | None) -> None:

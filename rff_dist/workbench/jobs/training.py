@@ -103,22 +103,33 @@ class FoldOptions:
         "Take the rows as ordered by time: each fold is predicted from those before it.", False
     )
 
+    group_by_block: fields.Names | None = fields.option(
+        "Sizes of blocks of a grid, in the units of coordinates or in days. Cells of one block are in one "
+        "fold, as are rows of a group.",
+        None,
+        unit="lat=2,lon=2",
+    )
+
     def __post_init__(self) -> None:
-        if self.groups is not None and self.time:
+        given = [name for name in ("groups", "time", "group_by_block") if getattr(self, name)]
+        if len(given) > 1:
             raise InvalidParameterError(
-                "`groups` and `time` were both given, but folds are either of groups or of time; leave one "
-                "out"
+                f"`{given[0]}` and `{given[1]}` were both given, but folds are of one kind; leave one out"
             )
 
-    @property
-    def cv(self) -> int | folding.Folds | None:
-        """The folds, or their number; None lets memory decide it."""
-        from rff_dist.data.folding import GroupFolds, TimeFolds
+    def cv_of(self, *, is_grid: bool) -> int | folding.Folds | None:
+        """Return the folds, or their number; None lets memory decide it.
+
+        `is_grid`: whether rows are cells of a grid, whose order is not that of time.
+        """
+        from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
 
         n_folds = self.n_folds or DEFAULT_FOLDS
-        if self.groups is not None:
+        if self.groups is not None or self.group_by_block is not None:
             return GroupFolds(n_folds)
-        return TimeFolds(n_folds) if self.time else self.n_folds
+        if self.time:
+            return DatedFolds(n_folds) if is_grid else TimeFolds(n_folds)
+        return self.n_folds
 
     def check(self, alpha: Any, n_components: Any) -> None:
         """Check that alpha is chosen by cross-validation where folds or several D ask for it."""
@@ -126,7 +137,7 @@ class FoldOptions:
 
         if not isinstance(alpha, str) or alpha in CV_NAMES:
             return
-        for name in ("n_folds", "groups", "time"):
+        for name in ("n_folds", "groups", "time", "group_by_block"):
             if getattr(self, name):
                 raise InvalidParameterError(
                     f"`{name}` needs k-fold cross-validation, `alpha` by cv or cv-1se, not {alpha}; leave "

@@ -15,7 +15,7 @@ from rff_dist.products import choice
 from rff_dist.ridge import describe, models, solve
 from rff_dist.selection import cross_validation, grids
 from rff_dist.storage import records
-from rff_dist.text import number, plus_minus, some
+from rff_dist.text import errors_words, number, plus_minus, some
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import verdict
 from rff_dist.workbench.results import words
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rff_dist.ridge import fit
     from rff_dist.workbench.jobs import specs, train
 
+FLATTERED = 1.05  # what errors of whole groups are of those of random folds, and worth a warning
 CHOSEN_BY = {
     "given": "as given",
     "cv": "chosen by cross-validation",
@@ -236,7 +237,19 @@ def estimate_facts(card: Mapping[str, Any]) -> Facts:
             last = "the last of " if card["solver"].get("method") == "pcg" else ""
             by = f"{last}{folding.folds_words(card['folds'])}"
         facts["cross-validation"] = f"{describe.errors_text(estimate, card.get('target_names'))}; {by}"
+        if "random_rmse" in estimate:
+            facts["random folds"] = _flattering_words(estimate)
     return facts
+
+
+def _flattering_words(estimate: Mapping[str, Any]) -> str:
+    """Return in a sentence how much random folds would flatter the errors of groups or times."""
+    random = np.asarray(estimate["random_rmse"], float)
+    ratio = np.max(np.asarray(estimate["rmse"], float) / np.where(random > 0, random, np.nan))
+    would = f"would give RMSE {errors_words(estimate['random_rmse'], None)}"
+    if not ratio > FLATTERED:
+        return f"{would}, about the same, so rows of one fold are no more alike than others"
+    return f"{would}, which flatters: rows like none of those trained on have {ratio:.3g} times that error"
 
 
 def classifier_facts(classifier: Mapping[str, Any] | None) -> Facts:

@@ -195,22 +195,6 @@ def test_the_plan_of_choices_is_what_is_tried(n_samples):
     assert (given.choosing, given.n_tried, given.n_finalists) == (False, 0, 1)
 
 
-<<<<<<< HEAD
-def test_evaluation_agrees_with_numpy(problem, in_memory):
-    test = ArrayDataset(problem.X[:50], problem.y[:50])
-    metrics = run(problem, in_memory, test=test).metrics
-    published = read_model(in_memory)
-    predicted = prediction.predict_in_memory(test, published, engine=SerialEngine(1))["predictions"]
-    error = np.ravel(test.y) - np.ravel(predicted)
-    assert metrics["mse"] == pytest.approx([np.mean(error**2)], rel=1e-12)
-    assert metrics["mae"] == pytest.approx([np.mean(abs(error))], rel=1e-12)
-    assert metrics["bias"] == pytest.approx([np.mean(error)], rel=1e-9)
-    assert metrics["r2"] == pytest.approx([1 - np.mean(error**2) / np.var(test.y)], rel=1e-9)
-    assert published.card["metrics"] == metrics
-
-
-=======
->>>>>>> workbench
 def test_failed_run_leaves_nothing(problem, tmp_path):
     def look():
         assert len(list(tmp_path.iterdir())) == 3  # the run's folder, its lock and its ledger

@@ -1,0 +1,474 @@
+"""Grids in Zarr: variables with named dimensions, decoded by the CF conventions, and results as variables."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from rff_dist.data import blocks, columns, grids
+from rff_dist.data.labelled import GroupedDataset
+from rff_dist.errors import InvalidParameterError, StorageError
+from rff_dist.storage import arrays, documents, groups, locations, output_places
+from rff_dist.storage.outputs import Layout
+from rff_dist.typing import PathLike
+
+_log = logging.getLogger(__name__)
+# How values are stored; a result has its own.
+_PACKING = {
+    "scale_factor",
+    "add_offset",
+    "_FillValue",
+    "missing_value",
+    "_Unsigned",
+    "dtype",
+    "_ARRAY_DIMENSIONS",
+}
+_PACKING |= {
+    "valid_min",
+    "valid_max",
+    "valid_range",
+    "actual_range",
+    "flag_values",
+    "flag_meanings",
+    "flag_colors",
+}
+NAMES = {"predictions": "prediction", "standard_deviations": "std", "X": "component"}
+_TITLES = {
+    "std": "standard deviation of {}",
+    "lower": "lower end of the interval of {}",
+    "upper": "upper end of the interval of {}",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class StoredVariable:
+    """A variable in a Zarr group, made by `open_variable`. It pickles as its group and name.
+
+    `header`: its checked metadata.
+    `missing`: stored values that mean a missing cell.
+    `scale`, `offset`: what stored values are multiplied by, and what is added then.
+    """
+
+    group: groups.StoredGroup
+    name: str
+    missing_chunks: str
+    array: zarr.Array[Any]
+    header: arrays.Header
+    dims: tuple[str, ...]
+    missing: tuple[Any, ...]
+    scale: float
+    offset: float
+    is_time: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.header.shape
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        return self.header.shards or self.header.chunks
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return dict(self.array.attrs)
+
+    @property
+    def packed(self) -> bool:
+        return (self.scale, self.offset) != (1.0, 0.0) or self.is_time
+
+    @property
+    def may_miss(self) -> bool:
+        return self.header.dtype.kind == "f" or bool(self.missing)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        stored = self.header.dtype
+        # which keeps all digits
+        small = stored.itemsize <= (4 if stored.kind == "f" else 2) and not self.packed
+        return np.dtype(np.float32 if small else np.float64)
+
+    @property
+    def can_travel(self) -> bool:
+        return self.group.url is not None and self.group.process is None
+
+    def read(self, region: grids.Region) -> NDArray[Any]:
+        """Return the values of a region, NaN where they are missing.
+
+        Raises StorageError if they cannot be read; IntegrityError if bytes are damaged.
+        """
+        try:
+            stored = arrays.read_region(self.array, region, label=self.group.label(self.name))
+        except StorageError:
+            self.check_unchanged()
+            raise
+        if self.array.attrs.get("_Unsigned") == "true":
+            stored = stored.view(f"u{stored.dtype.itemsize}")
+        values = stored.astype(self.dtype)
+        if self.packed:
+            values = values * self.scale + self.offset
+        if self.missing:
+            values[np.isin(stored, np.array(self.missing, stored.dtype))] = np.nan
+        return values
+
+    def check_unchanged(self) -> None:
+        self.group.check_unchanged()
+
+    def content_key(self) -> str | None:
+        """Return a key of the stored values, for the names of kept sums; None if the values may change."""
+        return self.group.content_key(self.name, self.missing_chunks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.group.url is None:
+            raise groups.cannot_travel(
+                self.group.label(self.name), self.group.store, "the data with open_dataset(url)"
+            )
+        return open_variable, (self.group, self.name, self.missing_chunks)
+
+
+def open_variable(group: groups.StoredGroup, name: str, missing_chunks: str = "error") -> StoredVariable:
+    """Open an array with named dimensions.
+
+    A chunk that is not stored has missing cells if the fill value means so; else see `open_dataset`.
+
+    Raises StorageError if there is no such array of numbers, or its dimensions have no names; DataError for a
+      time of another calendar.
+    """
+    header = group.read_header(name)
+    if header is None:
+        raise StorageError(f"{group.place} has no array {name!r}; it holds {group.array_names()}")
+    found = group.open_array(name, missing_chunks=missing_chunks)
+    assert found is not None
+    array = found[1]
+    attributes: dict[str, Any] = dict(array.attrs)
+    dims = _dims(array)
+    if dims is None or None in dims or len(set(dims)) != len(header.shape):
+        raise StorageError(
+            f"{group.label(name)} has the dimensions {dims}; expected a name for each of "
+            f"{len(header.shape)}. Write it with xarray, or give `dimension_names`"
+        )
+    missing = [
+        _filled(attributes[key], header.dtype) for key in ("_FillValue", "missing_value") if key in attributes
+    ]
+    if header.zarr_format == 2 and array.fill_value is not None:  # there it is CF's, for xarray too
+        missing.append(array.fill_value)
+    missing = [value for value in np.ravel(missing).tolist() if value == value]  # NaN is missing in any case
+    units, is_time = str(attributes.get("units", "")), False
+    scale, offset = float(attributes.get("scale_factor", 1.0)), float(attributes.get("add_offset", 0.0))
+    if " since " in units:
+        factor, epoch = grids.days_since_1970(units, attributes.get("calendar", "standard"), name)
+        scale, offset, is_time = scale * factor, offset * factor + epoch, True
+    fill = array.fill_value
+    if fill is not None and (fill != fill or fill in missing):
+        array = arrays.require_chunks(array, "fill")
+    return StoredVariable(
+        group, name, missing_chunks, array, header, tuple(dims), tuple(missing), scale, offset, is_time
+    )
+
+
+def _dims(array: zarr.Array[Any]) -> Any:
+    return getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
+
+
+def _filled(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a fill value of attributes; xarray stores those of floats as base64."""
+    if isinstance(value, str) and value not in ("NaN", "nan"):
+        if dtype.kind == "f":
+            return struct.unpack("<d", base64.b64decode(value))[0]
+        return int(value)
+    return float(value) if isinstance(value, str) else value
+
+
+def open_grid(
+    group: groups.StoredGroup,
+    inputs: Sequence[str],
+    target: str | Sequence[str] | None = None,
+    weight: str | None = None,
+    *,
+    missing_chunks: str = "error",
+) -> grids.GridDataset:
+    """Open variables of a group as a dataset whose rows are cells; see `grids.GridDataset`.
+
+    `inputs`: variables and coordinates; see `grids.columns_of`.
+    `target`: what to predict: one variable, or several.
+    Raises as `open_variable` and `grids.grid_of`; DataError if variables have several reference systems.
+    """
+    names = set(group.list_arrays())
+
+    def find(name: str) -> StoredVariable | None:
+        return open_variable(group, name, missing_chunks) if name in names else None
+
+    found = grids.columns_of(inputs, find)
+    targets = [target] if isinstance(target, str) else [*(target or ())]
+    dataset = grids.grid_of(
+        found,
+        [open_variable(group, name, missing_chunks) for name in targets],
+        None if weight is None else open_variable(group, weight, missing_chunks),
+        url=group.url,
+        version=group.version,
+        missing_chunks=missing_chunks,
+    )
+    mappings = {
+        str(v.attributes["grid_mapping"]) for v in dataset.variables if "grid_mapping" in v.attributes
+    }
+    grids.check_reference([dict(_array(group, name).attrs) for name in mappings & names])
+    for name, times in grids.repeated_reads(dataset).items():
+        _log.warning(
+            "the chunks of %r do not fit the pieces of %s cells in which the grid is read: each pass decodes "
+            "them %.1f times. Rechunk it if that takes long",
+            name,
+            dataset.grid.piece,
+            times,
+        )
+    n_cells = int(np.prod(dataset.grid.shape))
+    _log.info("%s of %s cells have all variables", f"{dataset.n_samples:,}", f"{n_cells:,}")
+    return dataset
+
+
+def group_by_blocks(dataset: grids.GridDataset, sizes: Sequence[str]) -> GroupedDataset:
+    """Return rows of a stored grid grouped by blocks.
+
+    `sizes`: such as "lat=2", in the units of the variable; days of a time.
+    Raises InvalidParameterError if one of them is no name and a number above 0.
+    """
+    found: dict[grids.Variable, float] = {}
+    for text in sizes:
+        name, _, size = text.partition("=")
+        try:
+            found[open_variable(_group_of(dataset), name)] = float(size)
+        except ValueError:
+            found[open_variable(_group_of(dataset), name)] = 0.0
+        if not min(found.values()) > 0:
+            raise InvalidParameterError(
+                f"`group_by_block` has {text!r}; expected a name and a size above 0, such as lat=2"
+            )
+    return dataset.grouped(found)
+
+
+def fold_by_time(dataset: grids.GridDataset, n_folds: int) -> GroupedDataset:
+    """Return rows of a stored grid with a fold of its time coordinate each.
+
+    Raises InvalidParameterError if no dimension is a time.
+    """
+    group = _group_of(dataset)
+    for name in set(dataset.grid.dims) & set(group.list_arrays()):
+        if (variable := open_variable(group, name)).is_time:
+            return dataset.folded(variable, n_folds)
+    raise InvalidParameterError(
+        f"`time` is given, but none of the dimensions {list(dataset.grid.dims)} has times; leave it out"
+    )
+
+
+def _group_of(dataset: grids.GridDataset) -> groups.StoredGroup:
+    variable = dataset.inputs[0].variable
+    assert isinstance(variable, StoredVariable)
+    return variable.group
+
+
+def find_inputs(url: PathLike, version: str | None, card: Mapping[str, Any]) -> list[str] | None:
+    """Return the inputs of a model if they are variables of the group at `url`, which then is a grid."""
+    names: list[str] = card.get("feature_names") or []
+    group = groups.find_group(url, version)
+    if not names or group.read_header("X") is not None:
+        return None
+    there = {
+        *(found := group.list_arrays()),
+        *(f"{name}.{part}" for name in found for part in grids.TIME_PARTS),
+    }
+    return names if there.issuperset(names) else None
+
+
+def _array(group: groups.StoredGroup, name: str) -> zarr.Array[Any]:
+    return zarr.open_array(group.store, path=f"{group.prefix}{name}", mode="r")
+
+
+# -- results as variables --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GridOutput:
+    """New variables on a grid, which pieces are written to, and which appear when they are finished.
+
+    Cells that are no rows stay missing. Its methods are those of `outputs.Output`.
+
+    `layout`: of the rows.
+    `grid`, `edges`: of the dataset whose rows these are.
+    """
+
+    place: output_places.Place
+    layout: Layout
+    grid: grids.Grid
+    edges: NDArray[np.int64]
+
+    @property
+    def url(self) -> str:
+        return self.place.location.url
+
+    @property
+    def n_samples(self) -> int:
+        return self.layout.n_samples
+
+    def write(self, block: blocks.Block, values: NDArray[Any], /) -> None:
+        """Write the rows of one piece; `values` have the fields of `with_cells`."""
+        number = int(np.searchsorted(self.edges, block.start, side="right")) - 1
+        region = self.grid.region(number)
+        shape = tuple(part.stop - part.start for part in region)
+        cells = np.unravel_index(values["cell"], shape)
+        with locations.store_errors(f"piece {number} of {self.place.location} cannot be written"):
+            store = locations.open_store(self.place.staged, read_only=False)
+            for field, names in variable_names(self.layout).items():
+                results = values[field].reshape(len(values), len(names))
+                for j, name in enumerate(names):
+                    array = zarr.open_array(store, path=name, mode="r+")
+                    piece = np.full(shape, array.fill_value, array.dtype)
+                    piece[cells] = results[:, j]
+                    array[region] = piece
+
+    def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
+        """Write the attributes, and move the output to its place."""
+        manifest = {documents.MANIFEST: {"n_samples": self.n_samples}}
+        with locations.store_errors(f"{self.place.location} cannot be put in place"):
+            store = locations.open_store(self.place.staged, read_only=False)
+            groups.complete(store, [], {**(attributes or {}), **manifest}, place=self.place.location)
+            self.place.publish()
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self.place.discard()
+
+
+def variable_names(layout: Layout) -> dict[str, list[str]]:
+    """Return the variables that each array of a layout becomes: one, or one for each of its columns."""
+    names: dict[str, list[str]] = {}
+    for part, (_, tail) in layout.parts.items():
+        name = NAMES.get(part, part)
+        parts = layout.column_names or range(tail[0]) if tail else []
+        names[part] = [f"{name}_{column}" for column in parts] if tail else [name]
+    return names
+
+
+def fields_of(layout: Layout) -> np.dtype[Any]:
+    """Return the dtype of rows that a grid is written from: each array of a layout, and the cell."""
+    parts = layout.parts.items()
+    return np.dtype([("cell", np.int64), *((name, base, tail) for name, (base, tail) in parts)])
+
+
+def create_grid_output(
+    url: str | os.PathLike[str], dataset: grids.GridDataset, layout: Layout, *, overwrite: bool = False
+) -> GridOutput:
+    """Begin variables on the grid of a dataset: its dimensions, coordinates, chunks and grid mapping.
+
+    Raises InvalidParameterError if the dataset is not stored, or values are text; as
+      `outputs.create_output`.
+    """
+    reference = max((c.variable for c in dataset.inputs), key=lambda variable: len(variable.dims))
+    if not isinstance(reference, StoredVariable):
+        raise InvalidParameterError(
+            "the grid is in memory, so no attributes or coordinates are stored; expected a Zarr group. Use "
+            "the estimator's `predict`, and xarray's `to_zarr`"
+        )
+    if any(columns.is_text(base) for base, _ in layout.parts.values()):
+        raise InvalidParameterError(
+            "the labels are text, which variables of a grid do not hold; expected whole numbers, as CF's "
+            "`flag_values`. Train on these"
+        )
+    group, location = reference.group, locations.parse_location(url)
+    sources = [] if group.url is None else [locations.parse_location(group.url)]
+    output_places.check_output(location, overwrite=overwrite, inputs=sources)
+    place = output_places.Place.choose(location, overwrite=overwrite)
+    kept = {key: value for key, value in group.attributes.items() if key != documents.MANIFEST}
+    created = place.create_group({**kept, documents.MANIFEST: {"state": "writing"}})
+    try:
+        with locations.store_errors(f"{location} cannot be written"):
+            for name in _coordinates(group, reference):
+                _copy(_array(group, name), created, name)
+            of = (
+                (layout.column_names or [""])[0]
+                if layout.column_names and len(layout.column_names) == 1
+                else ""
+            )
+            target = dict(_array(group, of).attrs) if of in set(group.list_arrays()) else {}
+            for part, names in variable_names(layout).items():
+                for name in names:
+                    base = layout.parts[part][0]
+                    _create(created, name, base, dataset, reference, _attributes(name, of, target, reference))
+    except Exception:
+        place.discard()
+        raise
+    return GridOutput(place, layout, dataset.grid, dataset.edges)
+
+
+def _coordinates(group: groups.StoredGroup, reference: StoredVariable) -> list[str]:
+    """Return the names of the arrays that place a variable's cells: coordinates, bounds and grid mapping."""
+    there = set(group.list_arrays())
+    listed = [reference.attributes.get("coordinates", ""), group.attributes.get("coordinates", "")]
+    listed += [reference.attributes.get("grid_mapping", "")]
+    names = [*reference.dims, *(name.rstrip(":") for text in listed for name in str(text).split())]
+    names += [name for name in ("spatial_ref", "crs") if name in there]
+    found = [name for name in dict.fromkeys(names) if name in there]
+    bounds = [str(_array(group, name).attrs.get("bounds", "")) for name in found]
+    return [*found, *(name for name in bounds if name in there)]
+
+
+def _copy(source: zarr.Array[Any], group: zarr.Group, name: str) -> None:
+    attributes = {key: value for key, value in source.attrs.items() if key != "_ARRAY_DIMENSIONS"}
+    values = np.asarray(source[...])
+    copy = group.create_array(
+        name,
+        shape=source.shape,
+        dtype=values.dtype,
+        chunks=source.shape or "auto",
+        dimension_names=_dims(source),
+        attributes=attributes,
+        fill_value=source.fill_value,
+    )
+    copy[...] = values
+
+
+def _create(
+    group: zarr.Group,
+    name: str,
+    dtype: np.dtype[Any],
+    dataset: grids.GridDataset,
+    reference: StoredVariable,
+    attributes: Mapping[str, Any],
+) -> None:
+    grid, header = dataset.grid, reference.header
+    chunks = tuple(min(pair) for pair in zip(grid.chunks, grid.piece, strict=True))
+    # the shards of the inputs, if they are what is read
+    shards = header.shards if reference.dims == grid.dims and chunks == header.shards else None
+    is_float = dtype.kind == "f"
+    if is_float and dataset.dtype.itemsize <= 4:  # as the inputs
+        dtype = np.dtype(np.float32)
+    group.create_array(
+        name,
+        shape=grid.shape,
+        dtype=dtype,
+        chunks=header.chunks if shards is not None else chunks,
+        shards=shards,
+        compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        dimension_names=grid.dims,
+        attributes={**attributes, **({} if is_float else {"_FillValue": -1})},
+        fill_value=np.nan if is_float else -1,
+    )
+
+
+def _attributes(
+    name: str, target_name: str, target: Mapping[str, Any], reference: StoredVariable
+) -> dict[str, Any]:
+    """Return the attributes of a result: of the target, and those that place it on the earth."""
+    places = {k: v for k, v in reference.attributes.items() if k in ("grid_mapping", "coordinates")}
+    if name == "prediction":
+        return places | {key: value for key, value in target.items() if key not in _PACKING}
+    title = _TITLES.get(name, "").format(target.get("long_name", target_name))
+    units = {"units": target["units"]} if title and "units" in target else {}
+    return places | units | ({"long_name": title.strip()} if title and target_name else {})

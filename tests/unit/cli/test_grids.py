@@ -1,0 +1,131 @@
+"""The commands take a grid and write one."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from tests.command_line import PLAIN, document, refusal, run
+from tests.grids import NOISE, write_cube
+
+FEW = ["--n-components", "64", "--serial"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("grids")
+    cube = write_cube(folder / "cube.zarr")
+    # 0, 1, 2 by the size of the rain, missing in some cells
+    cube["kind"] = np.abs(cube.rain).round().clip(0, 2).fillna(-1).astype("int16")
+    write_cube(folder / "kinds.zarr", cube, kind={"_FillValue": -1})
+    words = ["--inputs", "rain,elevation,lat,time", "--conformal", "true", *PLAIN, "--n-components", "512"]
+    document("fit", folder / "cube.zarr", folder / "model", "--target", "temperature", *words, "--serial")
+    return folder
+
+
+def opened(url):
+    return xr.open_zarr(url, consolidated=False, chunks=None)
+
+
+def test_a_model_of_a_grid_predicts_a_grid(folder):
+    words = ["--coverage", "90%", "--std"]
+    found = document(
+        "predict", folder / "model", folder / "cube.zarr", folder / "map.zarr", *words, "--serial"
+    )
+    assert found["arrays"] == ["prediction", "std", "lower", "upper"]
+    out, cube = opened(folder / "map.zarr"), opened(folder / "cube.zarr")
+    assert out.prediction.attrs["units"] == "K"
+    assert out.prediction.dims == cube.rain.dims
+    np.testing.assert_array_equal(out.prediction.isnull(), cube.rain.isnull())
+    inside = ((cube.temperature >= out.lower) & (cube.temperature <= out.upper)).where(
+        cube.temperature.notnull() & out.prediction.notnull()
+    )
+    # five standard errors of a share of 11,350 cells
+    assert float(inside.mean()) == pytest.approx(0.9, abs=5 * np.sqrt(0.9 * 0.1 / 11_350))
+
+
+def test_its_errors_are_those_of_the_map(folder):
+    found = document("evaluate", folder / "model", folder / "cube.zarr", "--serial")
+    predict = ["predict", folder / "model", folder / "cube.zarr", folder / "again.zarr", "--serial"]
+    document(*predict)
+    errors = opened(folder / "again.zarr").prediction - opened(folder / "cube.zarr").temperature
+    [target] = found["targets"]
+    # predictions are stored as the inputs are, and xarray decodes the target in float32
+    assert target["rmse"] == pytest.approx(float((errors**2).mean() ** 0.5), rel=1e-4)
+    assert target["rmse"] < 1.3 * NOISE
+
+
+def test_classes_of_a_grid_are_a_grid(folder):
+    words = ["--classify", "--target", "kind", "--inputs", "rain,elevation", *PLAIN, *FEW]
+    document("fit", folder / "kinds.zarr", folder / "classes", *words)
+    document("predict", folder / "classes", folder / "kinds.zarr", folder / "labels.zarr", "--serial")
+    out, kinds = opened(folder / "labels.zarr").labels, opened(folder / "kinds.zarr").kind
+    np.testing.assert_array_equal(out.isnull(), kinds.isnull())
+    assert float((out == kinds).where(kinds.notnull()).mean()) > 0.9
+    found = document("evaluate", folder / "classes", folder / "kinds.zarr", "--y", "kind", "--serial")
+    assert found["accuracy"] == pytest.approx(float((out == kinds).where(kinds.notnull()).mean()))
+
+
+def test_clusters_of_a_grid_are_a_grid(folder):
+    words = ["--inputs", "rain,elevation", "--n-clusters", "4", *FEW]
+    document("cluster", folder / "cube.zarr", folder / "clusters.zarr", *words)
+    out, cube = opened(folder / "clusters.zarr").labels, opened(folder / "cube.zarr")
+    np.testing.assert_array_equal(out.isnull(), cube.rain.isnull())
+    assert set(np.unique(out.values[out.notnull()])) == {0, 1, 2, 3}
+
+
+def test_what_does_not_suit_a_grid_is_refused(folder):
+    model, cube = folder / "model", folder / "cube.zarr"
+    assert "`output`" in refusal(2, "predict", model, cube, folder / "map.csv", "--serial")
+    both = ["--target", "temperature", "--y", "rain", "--inputs", "lat"]
+    said = refusal(2, "fit", cube, folder / "m", *both)
+    assert "`target`" in said
+    assert "`y`" in said
+    words = ["--inputs", "rain", "--labels", "kind", "--n-clusters", "3", "--serial"]
+    assert "kind" in refusal(2, "cluster", folder / "kinds.zarr", folder / "o.zarr", *words)
+
+
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory):
+    """Write a map whose target has an offset in each block of 2 x 2 degrees, and return its place."""
+    rng = np.random.default_rng(0)
+    lat, lon = np.arange(0, 40, 0.5), np.arange(0, 40, 0.5)
+    offset = np.kron(rng.normal(size=(20, 20)), np.ones((4, 4)))
+    a = rng.normal(size=offset.shape)
+    cube = xr.Dataset(
+        {"a": (("lat", "lon"), a), "y": (("lat", "lon"), a + offset + 0.1 * rng.normal(size=a.shape))},
+        {"lat": lat, "lon": lon},
+    )
+    place = tmp_path_factory.mktemp("patches") / "map.zarr"
+    cube.to_zarr(place, zarr_format=3, consolidated=False)
+    return place
+
+
+SHORT = ["--kernel", "gaussian", "--length-scale", "0.1", "--features", "fourier", "--alpha", "cv"]
+
+
+def test_blocks_of_space_are_held_out_together_and_random_folds_flatter(patches, tmp_path):
+    words = ["--inputs", "a,lat,lon", "--target", "y", *SHORT, "--n-components", "1024", "--serial"]
+    ours = document("fit", patches, tmp_path / "m", *words, "--group-by-block", "lat=2,lon=2")["estimate"]
+    random = document("fit", patches, tmp_path / "r", *words)["estimate"]
+    assert "random_rmse" not in random
+    # nothing is known of the offset of a block, whose variance is 1; beside it neighbours tell it
+    assert ours["rmse"][0] > 0.9
+    assert ours["random_rmse"][0] == pytest.approx(random["rmse"][0], rel=0.15)
+    assert "random folds" in run("info", tmp_path / "m").stdout
+
+
+def test_a_later_time_is_predicted_from_those_before(folder, tmp_path):
+    words = ["--inputs", "rain,elevation,lat,time", "--target", "temperature", *PLAIN, *FEW, "--alpha", "cv"]
+    found = document("fit", folder / "cube.zarr", tmp_path / "m", *words, "--time", "--n-folds", "4")
+    # the trend and the season of another year are not seen before
+    [rmse], [random] = found["estimate"]["rmse"], found["estimate"]["random_rmse"]
+    assert rmse > 1.3 * random
+
+
+def test_folds_that_do_not_suit_the_rows_are_refused(folder, patches, tmp_path):
+    words = ["--target", "temperature", "--inputs", "rain", *PLAIN, *FEW]
+    cube, model = folder / "cube.zarr", tmp_path / "m"
+    assert "lat=0" in refusal(2, "fit", cube, model, *words, "--group-by-block", "lat=0")
+    assert "`time`" in refusal(2, "fit", patches, model, "--target", "y", "--inputs", "a", *FEW, "--time")
+    said = refusal(2, "fit", cube, model, *words, "--time", "--group-by-block", "lat=2")
+    assert "`group_by_block`" in said

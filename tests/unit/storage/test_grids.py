@@ -1,0 +1,358 @@
+"""A grid is read as rows, and what is predicted for these is a grid again."""
+
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from sklearn.linear_model import Ridge
+
+from rff_dist import RFFPCA, RFFKMeans, RFFRidge
+from rff_dist.data.blocks import Block
+from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
+from rff_dist.data.grids import MAX_CELLS, cut_grid, days_since_1970
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.pca.fit import project
+from rff_dist.ridge.predict import predict
+from rff_dist.statistics import inspection
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.grids import fold_by_time
+from tests.grids import CHUNKS, make_cube, stacked, write_cube
+from tests.refusals import for_each_refusal, once, refuses
+
+INPUTS = ["rain", "elevation", "lat"]
+PLAIN = {
+    "kernel": "gaussian", "length_scale": 2.0, "features": "fourier", "n_components": 64, "alpha": 1e-3,
+    "random_state": 0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("grids") / "cube.zarr"
+
+
+@pytest.fixture(scope="module")
+def cube(place):
+    write_cube(place)
+    return xr.open_zarr(place, consolidated=False, chunks=None).load()
+
+
+@pytest.fixture(scope="module")
+def dataset(cube, place):
+    return open_dataset(place, x=INPUTS, y="temperature")
+
+
+def all_rows(dataset):
+    return dataset.read(Block(0, 0, dataset.n_samples))
+
+
+def sorted_rows(X):
+    return X[np.lexsort(X.T)]
+
+
+def as_grid(dataset, values):
+    """Return a value of each row on the grid, by the positions that the rows say they have."""
+    cells = np.full(dataset.grid.shape, np.nan)
+    for number in np.flatnonzero(dataset.cells_of):
+        first, stop = dataset.edges[number : number + 2]
+        region = dataset.grid.region(number)
+        piece = cells[region].copy().ravel()
+        piece[dataset.read(Block(0, first, stop)).cells] = values[first:stop]
+        cells[region] = piece.reshape(cells[region].shape)
+    return cells
+
+
+class TestRows:
+    def test_rows_are_the_cells_that_xarray_shows_whole(self, cube, dataset):
+        columns = stacked(cube, *INPUTS, "temperature")
+        whole = columns[~np.isnan(columns).any(axis=1)]
+        rows = all_rows(dataset)
+        assert dataset.n_samples == len(whole) < len(columns)
+        # the packed target is decoded in float64 here, in float32 by xarray
+        np.testing.assert_allclose(
+            sorted_rows(np.column_stack([rows.X, rows.y])), sorted_rows(whole), rtol=1e-6
+        )
+
+    def test_each_row_is_at_its_cell(self, cube, dataset):
+        y = all_rows(dataset).y[:, 0]
+        shown = cube.temperature.where(cube.rain.notnull()).values
+        np.testing.assert_allclose(as_grid(dataset, y), shown, rtol=1e-6)
+
+    def test_any_rows_are_those_of_one_read(self, dataset):
+        whole, rng = all_rows(dataset), np.random.default_rng(0)
+        for start, stop in np.sort(rng.integers(0, dataset.n_samples + 1, (20, 2)), axis=1):
+            if start < stop:
+                part = dataset.read(Block(0, start, stop))
+                np.testing.assert_array_equal(part.X, whole.X[start:stop])
+                np.testing.assert_array_equal(part.y, whole.y[start:stop])
+        indices = rng.integers(0, dataset.n_samples, 50)
+        sample = dataset.take(indices)
+        np.testing.assert_array_equal(sample.X, whole.X[indices])
+        np.testing.assert_array_equal(sample.y, whole.y[indices])
+
+    def test_blocks_are_pieces_of_whole_chunks(self, dataset):
+        assert all(
+            length % chunk == 0 or length == n
+            for length, chunk, n in zip(dataset.grid.piece, CHUNKS, dataset.grid.shape, strict=True)
+        )
+        blocks = inspection.blocks_of(dataset)
+        assert [block.start for block in blocks] + [dataset.n_samples] == sorted(set(dataset.edges.tolist()))
+
+    def test_a_time_is_days_and_a_turn_of_the_year(self, cube, place):
+        dataset = open_dataset(place, x=["time", "rain"], y=None)
+        assert dataset.feature_names == ("time.days", "time.sin", "time.cos", "rain")
+        days, sine, cosine = all_rows(dataset).X[:, :3].T
+        moments = cube.time.to_index()
+        length = np.where(moments.is_leap_year, 366, 365)
+        turn = 2 * np.pi * (moments.day_of_year - 1) / length
+        known = (moments - np.datetime64("1970-01-01")).days
+        places = np.searchsorted(known, days)
+        np.testing.assert_array_equal(np.asarray(known)[places], days)
+        np.testing.assert_allclose(sine, np.sin(turn)[places], atol=1e-9)
+        np.testing.assert_allclose(cosine, np.cos(turn)[places], atol=1e-9)
+
+    def test_it_pickles_as_its_place(self, dataset):
+        sent = pickle.dumps(dataset)
+        assert len(sent) < 5_000
+        np.testing.assert_array_equal(all_rows(pickle.loads(sent)).X, all_rows(dataset).X)
+
+    def test_its_fingerprint_shows_a_changed_cell(self, tmp_path, place, cube, dataset):
+        changed = cube.copy(deep=True)
+        changed["elevation"][10, 10] += 1
+        write_cube(tmp_path / "other.zarr", changed.drop_encoding())
+        other = open_dataset(tmp_path / "other.zarr", x=INPUTS, y="temperature")
+        assert other.n_samples == dataset.n_samples
+        assert open_dataset(place, x=INPUTS, y="temperature").fingerprint() == dataset.fingerprint()
+        assert other.fingerprint() != dataset.fingerprint()
+
+    def test_a_chunk_that_is_not_stored_is_missing_only_if_its_fill_value_says_so(self, tmp_path):
+        group = zarr.create_group(tmp_path / "holes.zarr")
+        for name, fill in (("a", np.nan), ("b", 0.0)):
+            array = group.create_array(
+                name, shape=(4, 4), chunks=(2, 4), dtype="f4", fill_value=fill, dimension_names=["y", "x"]
+            )
+            array[:2] = 1.0
+        assert open_dataset(tmp_path / "holes.zarr", x=["a"], y=None).n_samples == 8
+        lost = open_dataset(tmp_path / "holes.zarr", x=["b"], y=None, missing_chunks="fill")
+        assert lost.n_samples == 16
+        with refuses(StorageError, "b", "missing_chunks"):
+            open_dataset(tmp_path / "holes.zarr", x=["b"], y=None)
+
+    def test_variables_of_other_chunks_are_read_by_the_coarser_with_a_warning(self, tmp_path, caplog):
+        y = {"chunks": (6, 20, 25)}
+        write_cube(tmp_path / "cube.zarr", rain={"chunks": (4, 5, 25)}, temperature=y)
+        dataset = open_dataset(tmp_path / "cube.zarr", x=["rain"], y="temperature")
+        assert dataset.grid.chunks == (6, 20, 25)
+        whole = make_cube()
+        assert dataset.n_samples == int((whole.rain + whole.temperature).notnull().sum())
+
+    def test_zarr_2_and_big_endian_are_read_alike(self, tmp_path, cube, dataset):
+        stored = {"rain": {"chunks": CHUNKS, "dtype": ">f4"}}
+        cube.drop_encoding().to_zarr(tmp_path / "2.zarr", zarr_format=2, consolidated=False, encoding=stored)
+        other = open_dataset(tmp_path / "2.zarr", x=INPUTS, y="temperature")
+        np.testing.assert_allclose(
+            sorted_rows(all_rows(other).X), sorted_rows(all_rows(dataset).X), rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [((3000, 721, 1440), (1, 721, 1440)), ((4500, 4100), (4500, 4100)), ((10**6,), (10,)), ((7, 3), (2, 3))],
+)
+def test_pieces_cover_each_cell_once(shape, chunks):
+    grid = cut_grid(tuple("abc"[: len(shape)]), shape, chunks, 8)
+    ends = [range(0, n, length) for n, length in zip(shape, grid.piece, strict=True)]
+    assert grid.n_pieces == np.prod([len(e) for e in ends])
+    assert np.prod(grid.piece) <= MAX_CELLS
+    last = grid.region(grid.n_pieces - 1)
+    assert [part.stop for part in last] == list(shape)
+
+
+class TestResults:
+    def test_predictions_are_a_grid_like_the_inputs(self, tmp_path, cube, place, dataset):
+        model = RFFRidge(**PLAIN, conformal=True, cv=3).fit(dataset)
+        rows = open_dataset(place, x=INPUTS, y=None)
+        names = list(dataset.target_names)
+        how = {"std": True, "coverage": 0.9, "column_names": names}
+        predict(rows, model.model_, tmp_path / "out.zarr", engine=SerialEngine(), **how)
+        out = xr.open_zarr(tmp_path / "out.zarr", consolidated=False, chunks=None, decode_coords="all")
+        assert set(out.data_vars) == {"prediction", "std", "lower", "upper"}
+        assert out.attrs["title"] == "a made cube"
+        assert out.prediction.attrs["units"] == out["std"].attrs["units"] == "K"
+        assert out.prediction.encoding["chunks"] == CHUNKS
+        assert out.prediction.encoding["grid_mapping"] == "crs"
+        assert out.crs.attrs["grid_mapping_name"] == "latitude_longitude"
+        assert out.lat.attrs["units"] == "degrees_north"
+        xr.testing.assert_equal(out.prediction.isnull().drop_vars("crs"), cube.rain.isnull().drop_vars("crs"))
+        for name in ("time", "lat", "lon"):
+            np.testing.assert_array_equal(out[name], cube[name])
+        np.testing.assert_array_equal(out.prediction, as_grid(rows, model.predict(rows)))
+        lower, upper = model.predict_interval(rows, coverage=0.9)
+        np.testing.assert_array_equal(out.lower, as_grid(rows, lower))
+        np.testing.assert_array_equal(out.upper, as_grid(rows, upper))
+
+    def test_predictions_are_those_of_the_stacked_array(self, cube):
+        columns = stacked(cube, *INPUTS, "temperature")
+        whole = columns[~np.isnan(columns).any(axis=1)]
+        inputs = cube[["rain", "elevation"]].assign(latitude=cube.lat)
+        on_grid = RFFRidge(**PLAIN).fit(inputs, cube.temperature)
+        features = on_grid.feature_map_.transform
+        on_rows = Ridge(alpha=PLAIN["alpha"]).fit(features(whole[:, :3]), whole[:, 3])
+        found = on_grid.predict(inputs)
+        here = ~np.isnan(columns[:, 0])
+        assert found.dims == cube.temperature.dims
+        np.testing.assert_allclose(
+            found.values.ravel()[here], on_rows.predict(features(columns[here, :3])), rtol=1e-5
+        )
+        assert int(found.isnull().sum()) == int((~here).sum())
+        mean, std = on_grid.predict(inputs, return_std=True)
+        np.testing.assert_array_equal(mean.values[std.notnull().values], found.values[std.notnull().values])
+
+    @pytest.mark.distributed
+    def test_any_engine_gives_the_same_bits(self, tmp_path, embedded, dataset, place):
+        models = [RFFRidge(**PLAIN, engine=engine).fit(dataset) for engine in (SerialEngine(), embedded)]
+        assert models[0].model_.digest() == models[1].model_.digest()
+        rows = open_dataset(place, x=INPUTS, y=None)
+        for name, engine in (("here", SerialEngine()), ("there", embedded)):
+            predict(rows, models[0].model_, tmp_path / name, engine=engine)
+        here, there = (zarr.open_array(tmp_path / name / "prediction")[...] for name in ("here", "there"))
+        np.testing.assert_array_equal(here, there)
+
+    def test_shards_stay(self, tmp_path, cube):
+        shards = {"shards": (12, 16, 20)}
+        write_cube(tmp_path / "c.zarr", cube.drop_encoding(), rain={"chunks": CHUNKS, **shards})
+        rows = open_dataset(tmp_path / "c.zarr", x=["rain"], y="temperature")
+        model = RFFRidge(**PLAIN).fit(rows).model_
+        predict(rows.without_targets(), model, tmp_path / "out.zarr", engine=SerialEngine())
+        array = zarr.open_array(tmp_path / "out.zarr" / "prediction")
+        assert (array.shards, array.chunks) == ((12, 16, 20), CHUNKS)
+
+    def test_clusters_and_components_are_variables(self, tmp_path, cube, place):
+        inputs = cube[["rain", "elevation"]]
+        plain = {"kernel": "gaussian", "length_scale": 1.0, "random_state": 0}
+        clusters = RFFKMeans(n_clusters=3, n_components=32, **plain).fit(inputs)
+        labels = clusters.predict(inputs)
+        assert labels.dims == cube.rain.dims
+        np.testing.assert_array_equal(labels.isnull(), cube.rain.isnull())
+        pca = RFFPCA(n_components=2, n_random_features=32, **plain).fit(inputs)
+        scores = pca.transform(inputs)
+        assert scores.shape == (*cube.rain.shape, 2)
+        rows = open_dataset(place, x=["rain", "elevation"], y=None)
+        project(rows, pca.projection_, tmp_path / "pca.zarr", engine=SerialEngine())
+        out = xr.open_zarr(tmp_path / "pca.zarr", consolidated=False, chunks=None)
+        for i in range(2):
+            np.testing.assert_allclose(out[f"component_{i}"], scores[..., i], rtol=1e-6, atol=1e-7)  # float32
+
+
+@pytest.mark.parametrize(
+    ("units", "calendar"),
+    [
+        ("days since 1999-12-31", "standard"),
+        ("hours since 2000-01-01 06:30", "gregorian"),
+        ("seconds since 1970-1-1T00:00:00Z", "proleptic_gregorian"),
+        ("minutes since 1950-05-05 01:02:03.5", "standard"),
+    ],
+)
+def test_times_are_those_of_xarray(units, calendar):
+    values = np.array([0.0, 1.5, 400.0])
+    scale, offset = days_since_1970(units, calendar, "t")
+    decoded = xr.coding.times.decode_cf_datetime(values, units, calendar)
+    expected = (decoded - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
+    np.testing.assert_allclose(values * scale + offset, expected, rtol=0, atol=1e-8)
+
+
+def test_groups_of_an_xarray_are_those_of_the_cells(cube):
+    inputs, where = cube[["rain"]], (cube.lat > 0) * 2 + (cube.lon > 50)
+    found = GroupFolds(4)
+    on_grid = RFFRidge(**PLAIN | {"alpha": "cv"}, cv=found).fit(inputs, cube.temperature, groups=where)
+    columns = stacked(cube.assign(where=where), "rain", "temperature", "where")
+    X, y, groups = columns[~np.isnan(columns).any(axis=1)].T
+    on_rows = RFFRidge(**PLAIN | {"alpha": "cv"}, cv=found).fit(X[:, None], y, groups=groups.astype(int))
+    assert on_grid.estimate_["rmse"] == pytest.approx(on_rows.estimate_["rmse"], rel=1e-6)
+
+
+def test_folds_of_a_time_are_of_equally_many_moments(cube, dataset, place):
+    grouped = fold_by_time(dataset, 4)
+    days = all_rows(open_dataset(place, x=["time.days", *INPUTS], y="temperature")).X[:, 0]
+    folds = grouped.read_groups(Block(0, 0, grouped.n_samples))
+    moments = np.unique(days)
+    np.testing.assert_array_equal(folds, np.searchsorted(moments, days) * 4 // len(moments))
+    with refuses(DataError, "time", 24, "n_folds", 25):
+        fold_by_time(dataset, 25)
+    assert DatedFolds(4).splits == TimeFolds(4).splits
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+def fit(X, y):
+    return RFFRidge(**PLAIN).fit(X, y)
+
+
+def shifted():
+    cube = make_cube(4)
+    return fit(cube[["rain"]], cube.temperature.assign_coords(lat=cube.lat + 0.5))
+
+
+def fewer():
+    cube = make_cube(4)
+    return fit(cube[["rain"]].drop_vars("lat"), cube.temperature.drop_vars("lat").isel(lat=slice(3)))
+
+
+def in_space_and_time():
+    cube = make_cube(4)
+    return fit(cube[["rain"]], cube.temperature.mean("time"))
+
+
+def two_systems():
+    cube = make_cube(4)
+    other = cube.crs.assign_attrs(grid_mapping_name="transverse_mercator")
+    return fit(cube[["rain"]], cube.temperature.assign_coords(crs=other))
+
+
+def all_missing():
+    cube = make_cube(4)
+    return fit(cube[["rain"]] * np.nan, cube.temperature)
+
+
+@for_each_refusal(
+    once(shifted, "y", "lat", "-59.5", error=DataError),
+    once(fewer, "rain", "temperature", "lat", 20, 3, error=DataError),
+    once(in_space_and_time, "rain", "time", error=DataError),
+    once(two_systems, "latitude_longitude", "transverse_mercator", error=DataError),
+    once(all_missing, "rain", "temperature", error=DataError),
+    once(partial(days_since_1970, "days since 2000-01-01", "360_day", "t"), "t", "360_day", error=DataError),
+    once(partial(days_since_1970, "fortnights since 2000-01-01", "standard", "t"), "t", error=DataError),
+)
+def test_grids_that_do_not_fit_are_refused(call, error, names):
+    with refuses(error, *names):
+        call()
+
+
+def test_a_stored_time_of_another_calendar_is_refused(tmp_path):
+    group = zarr.create_group(tmp_path / "c.zarr")
+    units = {"units": "days since 2000-01-01", "calendar": "noleap"}
+    group.create_array("time", data=np.arange(4.0), dimension_names=["time"], attributes=units)
+    with refuses(DataError, "time", "noleap"):
+        open_dataset(tmp_path / "c.zarr", x=["time"], y=None)
+
+
+def test_inputs_that_are_not_there_are_refused(place, dataset):
+    with refuses(InvalidParameterError, "inputs", "humidity"):
+        open_dataset(place, x=["humidity"], y=None)
+    with refuses(InvalidParameterError, "inputs", "lat"):
+        open_dataset(place, x=["lat", "rain", "lat"], y=None)
+
+
+def test_stored_variables_of_two_reference_systems_are_refused(tmp_path):
+    group = zarr.create_group(tmp_path / "c.zarr")
+    for name, system in (("a", "EPSG:4326"), ("b", "EPSG:32633")):
+        group.create_array(f"crs_{name}", data=np.zeros(()), attributes={"crs_wkt": system})
+        attributes = {"grid_mapping": f"crs_{name}"}
+        group.create_array(name, data=np.eye(4), dimension_names=["y", "x"], attributes=attributes)
+    with refuses(DataError, "EPSG:4326", "EPSG:32633"):
+        open_dataset(tmp_path / "c.zarr", x=["a"], y="b")
