@@ -20,7 +20,7 @@ ARGS ?=
 # Processes that `make test` runs tests in: make test WORKERS=0 stays in one, where output can be seen (-s).
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-documents test-flows test-faults test-slow test-all lint format bench bench-defaults soak manual pictures constraints clean
+.PHONY: help setup demo test test-documents test-flows test-faults test-pages test-slow test-all lint format bench bench-defaults soak manual pictures constraints clean
 
 help:  ## Show the verbs.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-22s %s\n", $$1, $$2}'
@@ -43,6 +43,10 @@ test-flows: setup  ## Run the tests of flows, the whole system with real process
 
 test-faults: setup  ## Run the tests of faults, all of tests/faults/test_table.py; about twenty minutes.
 	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m faults tests $(ARGS)
+
+test-pages: setup  ## Look at the page of a run and at the manual's search with Chromium, and with axe-core.
+	$(bin)/python -m pip install --quiet --no-deps axe-playwright-python==0.1.8
+	$(bin)/python -m pytest -n $(WORKERS) -m browser tests $(ARGS)
 
 test-slow: setup  ## Run the tests that take minutes.
 	$(bin)/python -m pytest -m slow tests $(ARGS)

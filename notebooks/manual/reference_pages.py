@@ -1,6 +1,7 @@
 """Two pages of the reference that are made from the program itself: its commands and options, and its errors.
 
-MkDocs calls `on_files`. The pages are no files of the repository, so they cannot fall behind.
+MkDocs calls `on_files`. The pages are no files of the repository, so they cannot fall behind. It calls
+`on_post_page` with the HTML of each page.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,11 @@ def on_files(files: Files, /, *, config: Any) -> Files:
     for name, lines in {"options": options_page(), "errors": errors_page()}.items():
         files.append(File.generated(config, f"reference/{name}.md", content="\n".join(lines)))
     return files
+
+
+def on_post_page(output: str, /, *, page: Any, config: Any) -> str:
+    """Name the search box, which the theme leaves without a name."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
 
 
 def options_page() -> Iterator[str]:
@@ -47,7 +53,7 @@ def commands() -> dict[str, shell.Command]:
 
 
 def _table(options: Any) -> Iterator[str]:
-    yield "| option | default | |\n|---|---|---|"
+    yield "| option | default | meaning |\n|---|---|---|"
     for one in options:
         flag = "--" + one.name.replace("_", "-")
         default = "required" if one.required else sources.toml(one.default).strip('"') if one.default else ""
@@ -65,7 +71,7 @@ def errors_page() -> Iterator[str]:
     yield "the kind `memory`, `stopped` (by a signal) or `unexpected`; wrong options of a command, `usage`."
     yield f"An error about a place that the command writes to exits with {messages.CANNOT_WRITE}, Ctrl-C"
     yield f"with {messages.INTERRUPTED}, SIGTERM with {messages.TERMINATED}.\n"
-    yield "| error | kind | exit code | |\n|---|---|---|---|"
+    yield "| error | kind | exit code | meaning |\n|---|---|---|---|"
     for kind in _kinds(errors.RFFDistError):
         about = (kind.__doc__ or "").split("\n")[0]
         yield f"| `{kind.__name__}` | `{kind.kind}` | {messages.exit_code(kind('…'))} | {_cell(about)} |"

@@ -43,6 +43,7 @@ RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 MISSING = "(missing)"  # the level of missing text, if missing values are filled in
 _FORMAT = 1
 
+_SHOWN_LEVELS = 6
 DATE_PARTS = ("elapsed-days", "year", "month", "day-of-year", "weekday", "hour")
 
 
@@ -72,7 +73,7 @@ class Number:
         """What is done, for people."""
         if self.fill is None or not self.n_missing:
             return "as it is"
-        marked = ", marked in a column of 0 and 1" if self.indicator else ""
+        marked = ", marked in a column of their own" if self.indicator else ""
         return f"{self.n_missing:,} missing values become {self.fill:.6g}{marked}"
 
     def encode(self, column: pyarrow.Array) -> FloatArray:
@@ -105,7 +106,7 @@ class Date:
     @property
     def words(self) -> str:
         """What is done, for people."""
-        marks = ["a column of 0 and 1 for missing dates"] if self.indicator else []
+        marks = ["a column that marks missing dates"] if self.indicator else []
         return ", ".join([*self.parts, *marks])
 
     def encode(self, column: pyarrow.Array) -> FloatArray:
@@ -139,8 +140,9 @@ class OneHot:
     @property
     def words(self) -> str:
         """What is done, for people."""
-        rest = ", and one for all others" if self.rest else ""
-        return f"0 and 1 for each of {len(self.levels):,} levels{rest}"
+        names = [*self.levels[:_SHOWN_LEVELS], *(["…"] if len(self.levels) > _SHOWN_LEVELS else [])]
+        rest = "; one more column for all others" if self.rest else ""
+        return f"one-hot, {len(self.levels):,} levels: {', '.join(names)}{rest}"
 
     @property
     def _is_binary(self) -> bool:

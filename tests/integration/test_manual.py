@@ -14,7 +14,7 @@ import rff_dist
 from benchmarks.__main__ import CLAIMS, DEFAULTS, LONG
 from rff_dist import errors
 from rff_dist.engines.cluster import SCHEDULER_VARIABLE
-from tests.browser import BROWSER, show
+from tests.browser import DARK, LIGHT, check_by_axe, needs_axe, needs_browser, show
 from tests.pages import benchmarks_of, read_blocks, run_page
 from tests.pages import scheduler as scheduler  # a fixture
 
@@ -137,13 +137,26 @@ setTimeout(() => {
 
 @pytest.mark.documents
 @pytest.mark.browser
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium; RFF_DIST_TEST_BROWSER names it")
+@needs_browser
 def test_search_works_in_a_page_that_is_opened_as_a_file(site):
     page = site / "search-test.html"
     page.write_text((site / "index.html").read_text().replace("</body>", f"{SEARCH}</body>"))
     shown = show(page)
     page.unlink()
     assert int(re.search(r"<title>found (\d+)", shown)[1]) > 0
+
+
+@pytest.mark.documents
+@pytest.mark.browser
+@needs_browser
+@needs_axe
+@pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["index.html", "comparison.html", "reference/estimators.html"])
+def test_axe_finds_nothing_serious_in_the_site(site, name, scheme):
+    text = (site / name).read_text()
+    found = check_by_axe(text, (site / name).parent, scheme, width=1200)
+    (site / name).with_name("axe.html").unlink()
+    assert [one for one in found if one.startswith(("serious", "critical"))] == []
 
 
 def test_configuration_names_no_host():

@@ -24,8 +24,8 @@ from rff_dist.workbench.results import document, html
 from rff_dist.workbench.results.models import target_names
 from rff_dist.workbench.results.words import value_words
 
-# At most: curves, their rows and points, their lines, and shuffled columns.
-CURVES, CURVE_ROWS, CURVE_POINTS, CURVE_CLASSES, MAX_COLUMNS = 6, 300, 25, 6, 100
+# At most: curves, their rows and points, their lines, bars, and shuffled columns.
+CURVES, CURVE_ROWS, CURVE_POINTS, CURVE_CLASSES, BARS, MAX_COLUMNS = 6, 300, 25, 6, 12, 100
 # Rows that show anything at all: a page that predicts fewer says less, and takes no less time to draw.
 _FEWEST_ROWS, _FEWEST_POINTS = 50, 8
 # Operations that a page may take in any case, about a second; a cosine takes as long as 40 of them.
@@ -99,6 +99,13 @@ def columns_section(page: document.Document, sample: PageSample, model: models.R
     order = np.argsort(-rises, kind="stable")
     # a thousandth of a standard deviation, or of a nat, is below what shuffling once can tell
     shown = [(chosen[i].name, f"{rises[i]:.3f} ± {errors[i]:.3f}") for i in order]
+    bars = {chosen[i].name: (rises[i], rises[i] - errors[i], rises[i] + errors[i]) for i in order[:BARS]}
+    largest = "; ".join(f"{name} {value:.3f}" for name, (value, *_) in bars.items())
+    across = "importance, ± one standard error"
+    picture = html.png_of(pictures.bars_of(bars, across, ours=len(bars)))
+    page.picture(
+        picture, f"Importance of columns: {largest}.", "The longer, the more it matters.", shrinks=True
+    )
     if scales is None:
         page.table("Columns by importance", ("column", "importance"), shown)
     else:
@@ -278,7 +285,7 @@ def _draw_curves(
             axes.plot(across, np.full_like(across, 0.03), "|", **at_bottom)
         if column.is_date:
             ends_of = [across[0], across[-1]]
-            axes.set_xticks(ends_of, [_date(end) for end in ends_of])
+            axes.set_xticks(ends_of, [date_words(end) for end in ends_of])
         elif not levels:
             pictures.round_ticks(axes)
         pictures.plain_axes(axes, column.name)
@@ -328,7 +335,18 @@ def _frequent(names: Sequence[str], sample: PageSample) -> dict[int, str]:
     return {int(at): names[at] for at in kept}
 
 
-def _date(days: float) -> str:
+def label_values(axes: Any, sample: PageSample, column: int) -> None:
+    """Put ticks at values of a column of X that lies across: two dates, 0 and 1, or round numbers."""
+    pictures.round_ticks(axes)
+    values = np.unique(sample.X[:, column])
+    if column in sample.dates:
+        axes.set_xticks(values[[0, -1]], [date_words(end) for end in values[[0, -1]]])
+    elif {*values} <= {0.0, 1.0}:
+        axes.set_xticks([0, 1])
+        axes.set_xlim(-0.5, 1.5)
+
+
+def date_words(days: float) -> str:
     """Return a day by its number since 1970."""
     return str(np.datetime64(int(np.floor(days)), "D"))
 
@@ -362,7 +380,7 @@ class TableColumn:
             marks = np.append(1.0 - values.sum(), values)[-len(self.levels) :]
             return self.levels[int(marks.argmax())] if marks.max() > 0 else ""
         if self.is_date:
-            return _date(values[0])
+            return date_words(values[0])
         return value_words(float(values[0]))
 
     def places(self, X: NDArray[Any], most: int) -> tuple[tuple[int, ...], NDArray[Any], Sequence[str]]:
@@ -395,6 +413,11 @@ class PageSample:
     names: list[str]
     columns: list[TableColumn]
     targets: list[str]
+
+    @property
+    def dates(self) -> set[int]:
+        """The columns of X that are days since 1970."""
+        return {column.members[0] for column in self.columns if column.is_date}
 
 
 def sample_data(data: fits.JobData, model: models.RidgeModel) -> PageSample:

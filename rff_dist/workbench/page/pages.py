@@ -1,5 +1,6 @@
 """The pages about a regression, a classifier, and clusters."""
 
+import getpass
 import itertools
 import subprocess
 import tempfile
@@ -53,6 +54,7 @@ def page_of(
         data = fits.JobData(result.dataset)
         return model_page(data, result.challenger, place=job.model, update=result.record, **about)
     about |= {"comparison": result.comparison, "metrics": result.metrics}
+    about["version"] = result.published.get("version")
     return model_page(result.data, result.model, place=job.destination.model, **about)
 
 
@@ -164,6 +166,7 @@ def model_page(
     metrics: Mapping[str, Any] | None = None,
     update: Mapping[str, Any] | None = None,
     are_new: bool = False,
+    version: int | None = None,
     command: str | None = None,
     intended_use: str | None = None,
 ) -> document.Document:
@@ -175,6 +178,7 @@ def model_page(
     `comparison`: with other models. By default rows are left out by the model's own sums, if these allow it.
     `metrics`: its errors on test data.
     `update`: what `workbench.jobs.refresh.Updated.record` holds, if an update made the model.
+    `version`: the number that the model is registered under.
     `command`: the line of a shell that repeats the job.
     `intended_use`: what the user says that the model is for.
     """
@@ -183,15 +187,18 @@ def model_page(
     lead = verdict.verdict_of(comparison)
     lead = lead if update is None else f"The update: {update['decision']}, since {update['reason']}."
     sample = columns.sample_data(data, model)
-    kind = "classifier" if classifier else "regression"
+    split = rows_words.split_words(getattr(data.rows, "attributes", {}))
+    created = model.card.get("created")
     chips = [
-        f"kernel {kind}",
+        f"kernel {'classifier' if classifier else 'regression'}",
         f"{model.card['n_samples']:,} training rows",
-        *([] if comparison is None else [comparison.rows_words]),
-        f"model {model.digest()[:8]}",
-        *([time_words(model.card["created"])] if model.card.get("created") else []),
+        comparison and comparison.rows_words,
+        split,
+        f"model {model.digest()[:8]}" + ("" if version is None else f", version {version}"),
+        created and time_words(created),
+        _user_words(),
     ]
-    page = document.Document(f"Report: {redact(place)}", lead=lead, chips=chips)
+    page = document.Document(f"Report: {redact(place)}", lead=lead, chips=[*filter(None, chips)])
     if update is not None:
         update_section(page, update)
     score_section(page, model, comparison, metrics, None if update is None else update["gate"])
@@ -208,7 +215,7 @@ def model_page(
     made = {
         "intended use": intended_use,
         "command": command,
-        "split": rows_words.split_words(getattr(data.rows, "attributes", {})),
+        "split": split,
         "test data": None if metrics is None else metrics["test_data"],
     }
     lineage_section(page, model.card, model.digest(), made)
@@ -216,10 +223,19 @@ def model_page(
     return page
 
 
+def _user_words() -> str | None:
+    """Name whose account makes the page; None where an account has no name, as in some containers."""
+    try:
+        return f"by {getpass.getuser()}"
+    except (OSError, KeyError):  # KeyError before Python 3.13
+        return None
+
+
 def _data_tables(page: document.Document, sample: columns.PageSample, model: models.RidgeModel) -> None:
     _draw_distributions(page, sample)
     rows: list[Sequence[Any]] = [
-        (name, *_spread(sample.X[:, i])) for i, name in enumerate(sample.names[: columns.MAX_COLUMNS])
+        (name, *(_spread(sample.X[:, i]) if i not in sample.dates else _date_spread(sample.X[:, i])))
+        for i, name in enumerate(sample.names[: columns.MAX_COLUMNS])
     ]
     if "classifier" not in model.card:
         rows += [(f"{name} (target)", *_spread(sample.y[:, i])) for i, name in enumerate(sample.targets)]
@@ -230,6 +246,11 @@ def _data_tables(page: document.Document, sample: columns.PageSample, model: mod
 def _spread(values: NDArray[Any]) -> list[float]:
     values = np.asarray(values, np.float64)
     return [float(f(values)) for f in (np.mean, np.std, np.min, np.median, np.max)]
+
+
+def _date_spread(days: NDArray[Any]) -> list[str]:
+    mean, deviation, *others = _spread(days)
+    return [columns.date_words(mean), f"{deviation:,.0f} days", *map(columns.date_words, others)]
 
 
 def _draw_distributions(page: document.Document, sample: columns.PageSample) -> None:
@@ -243,24 +264,15 @@ def _draw_distributions(page: document.Document, sample: columns.PageSample) -> 
         axes.set_title(name, fontsize=9, color=pictures.INK, parse_math=False)
         axes.set_yticks([])
         pictures.plain_axes(axes)
-        pictures.round_ticks(axes)
+        columns.label_values(axes, sample, i)
     page.picture(html.png_of(figure), "A histogram of each column.", "Distributions of the columns.")
 
 
 def _draw_scores(page: document.Document, comparison: verdict.Comparison) -> None:
     """Draw the error of each model with its interval."""
     found = comparison.intervals()
-    figure = pictures.figure_of(5.6, 0.7 + 0.36 * len(found))
-    axes = figure.subplots()
-    for place, (name, (value, low, high)) in enumerate(found.items()):
-        ends = [[max(0.0, value - low)], [max(0.0, high - value)]]
-        bars: dict[str, Any] = {"xerr": ends} if np.isfinite(ends).all() else {}
-        color = pictures.BLUE if name == verdict.OURS else pictures.MUTED
-        axes.barh(place, value, height=0.55, color=color, ecolor=pictures.INK, capsize=4, **bars)
-    axes.set_yticks(range(len(found)), found, parse_math=False)
-    axes.invert_yaxis()
     title = describe.TITLES[comparison.measure]
-    pictures.plain_axes(axes, f"{title}, with its {verdict.LEVEL:.0%} interval")
+    figure = pictures.bars_of(found, f"{title}, with its {verdict.LEVEL:.0%} interval")
     shown = "; ".join(f"{name} {value_words(value)}" for name, (value, _, _) in found.items())
     better = "Larger" if comparison.measure in ("accuracy", "r2") else "Smaller"
     words = f"{better} is better. Models are compared row by row, which shows more than these intervals."
@@ -341,7 +353,7 @@ def _draw_residuals_by_column(
         axes.scatter(X[:, column], residuals, **_CLOUD)
         axes.axhline(0.0, **_GUIDE)
         pictures.plain_axes(axes, sample.names[column], "" if axes is not panels[0] else _RESIDUAL)
-        pictures.round_ticks(axes)
+        columns.label_values(axes, sample, column)
     names = ", ".join(sample.names[column] for column in order)
     page.picture(
         html.png_of(figure),

@@ -279,8 +279,8 @@ def version_facts(published: Mapping[str, Any]) -> Facts:
     if published["version"] is None:
         return {}
     parent = published["parent"]
-    after = "the first one" if parent is None else f"after version {parent}"
-    return {"version": f"{published['version']}, {after}; the current one from now on"}
+    after = "first version" if parent is None else f"after version {parent}"
+    return {"version": f"{published['version']} ({after}, now current)"}
 
 
 def target_names(model: models.RidgeModel) -> list[str]:
@@ -381,7 +381,7 @@ def candidates_table(candidates: Sequence[Mapping[str, Any]], most: int | None =
     rows = [[*describe.candidate_cells(row), _standing(row) if i else ""] for i, row in enumerate(shown)]
     which = f"the best {len(shown)} of " if len(shown) < len(ranked) else ""
     caption = f"{which}{describe.n_candidates(candidates)} candidates, by cross-validation"
-    return Table(caption, (*describe.CANDIDATE_CELLS, ""), rows, chosen=0)
+    return Table(caption, (*describe.CANDIDATE_CELLS, "note"), rows, chosen=0)
 
 
 def widths_table(table: Mapping[str, Any], n_components: int) -> Table:

@@ -85,7 +85,7 @@ def test_fit_tells_the_version_it_published(folder):
     assert (first["version"], first["parent"]) == (1, None)
     sizes = ("--n-components", 32, "--alpha", 0.1, "--serial", "--register")
     result = run("fit", folder / "data.zarr", folder / "models/other", *PLAIN, *sizes)
-    assert "2, after version 1; the current one from now on" in result.stdout
+    assert "2 (after version 1, now current)" in result.stdout
     assert fit(folder, "unregistered", "--alpha", 0.1)["version"] is None
 
 
