@@ -440,7 +440,8 @@ def _filled(parts: Sequence[FloatArray], fill: Sequence[float | None], indicator
         values if replacement is None else np.where(np.isnan(values), replacement, values)
         for values, replacement in zip(parts, fill, strict=True)
     ]
-    return np.column_stack([*filled, *([np.isnan(parts[0]).astype(float)] if indicator else [])])
+    filled += [np.isnan(parts[0]).astype(float)] if indicator else []
+    return filled[0][:, np.newaxis] if len(filled) == 1 else np.column_stack(filled)
 
 
 def _places(column: pyarrow.Array, levels: Sequence[str], fill: str | None) -> tuple[IntArray, IntArray]:

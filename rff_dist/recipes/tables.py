@@ -104,6 +104,8 @@ def number_dtype(kind: pyarrow.DataType) -> np.dtype[Any]:
 
 def to_numbers(column: pyarrow.Array) -> np.ndarray:
     """Return a column of numbers, times or durations as float64, missing values as NaN; see `kind_of`."""
+    if column.type == pyarrow.float64():  # most columns: tables of thousands feel each step
+        return _floats(column)
     scale = 1.0
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()

@@ -131,6 +131,9 @@ def _ahead(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBat
 
     Arrow's own threads (`use_threads`) would do so too, but leave the row out of messages.
     """
+    if (first := next(batches, None)) is None:
+        return
+    yield first  # many want no more, and would have four blocks parsed for nothing
     # One thread: the reader is not safe for several, and batches must keep their order.
     with ThreadPoolExecutor(1, "rff-dist-reader") as parser:
         coming = deque(parser.submit(next, batches, None) for _ in range(_AHEAD))

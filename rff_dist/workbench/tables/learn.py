@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
@@ -184,10 +184,12 @@ class _Numbers:
     """Sums, extremes and a row sample of all number columns and parts of dates.
 
     `parts`: the parts of each date column, None for a number column.
+    `starts`: the place of each column's first part among all.
     `given`: whether the user named the parts of dates; else parts that do not vary are left out.
     """
 
     parts: dict[str, tuple[str, ...] | None]
+    starts: dict[str, int]
     given: bool
     sample: inspection.RowSample
     sums: FloatArray
@@ -201,11 +203,20 @@ class _Numbers:
         automatic = ("elapsed-days", "day-of-year", "weekday", "hour")
         wanted = tuple(encoding.dates or automatic)
         parts = {name: wanted if kind == "date" else None for name, kind in kinds.items() if kind != "text"}
-        zeros = np.zeros(sum(len(names or (name,)) for name, names in parts.items()))
+        *starts, n_parts = accumulate((len(names or (name,)) for name, names in parts.items()), initial=0)
+        zeros, places = np.zeros(n_parts), dict(zip(parts, starts, strict=True))
         size, counts = inspection.sample_size(max(1, len(zeros))), zeros.astype(np.int64)
         sample = inspection.RowSample(size, np.zeros(0, np.uint64), np.empty((0, len(zeros))))
         return cls(
-            parts, encoding.dates is not None, sample, zeros, counts, counts, zeros + np.inf, zeros - np.inf
+            parts,
+            places,
+            encoding.dates is not None,
+            sample,
+            zeros,
+            counts,
+            counts,
+            zeros + np.inf,
+            zeros - np.inf,
         )
 
     def add(self, batch: pyarrow.RecordBatch, rows: IntArray, start: int) -> None:
@@ -227,9 +238,7 @@ class _Numbers:
 
     def encoder(self, name: str, impute: str) -> recipes.Encoder | str:
         """Return the encoder of a column, or why the column is left out."""
-        before = takewhile(lambda other: other != name, self.parts)
-        at = sum(len(self.parts[other] or (other,)) for other in before)
-        parts = self.parts[name]
+        at, parts = self.starts[name], self.parts[name]
         if parts is None and impute == "none":
             return recipes.Number(name)
         if not self.counts[at]:
