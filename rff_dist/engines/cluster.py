@@ -7,6 +7,7 @@ embedded           processes of this machine, which start and end with the engin
 adaptive           the same; there are as many as there are blocks to work on, between two numbers
 address            a scheduler that exists: tcp://127.0.0.1:8786, tls://host:8786
 scheduler file     the JSON file that `dask scheduler --scheduler-file` writes, on a shared disk
+requested          a cluster that a Dask Gateway or a class such as KubeCluster starts for the job, and ends
 =================  ===========================================================================
 
 An existing cluster decides itself how many workers it has: dask-operator's autoscaler, dask-jobqueue and
@@ -37,7 +38,7 @@ TLS_VARIABLES = ("RFF_DIST_TLS_CA", "RFF_DIST_TLS_CERT", "RFF_DIST_TLS_KEY")
 #: threads need less memory than many with one thread, and are as fast.
 THREADS_PER_WORKER = 4
 #: Members of a `Cluster` that ask for processes other than this one.
-_OTHER_PROCESSES = ("scheduler", "n_workers", "min_workers", "memory")
+_OTHER_PROCESSES = ("scheduler", "cluster", "n_workers", "min_workers", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,24 @@ class Cluster:
         None,
         unit="ADDRESS|FILE.json",
     )
+    cluster: str | None = fields.option(
+        "Cluster that is requested for the job and ends with it: gateway:ADDRESS of a Dask Gateway, or the "
+        "name of a class of clusters, such as dask_kubernetes.operator.KubeCluster. `n_workers` and "
+        "`min_workers` bound its workers.",
+        None,
+        unit="gateway:ADDRESS|CLASS",
+    )
+    cluster_config: str | None = fields.option(
+        "TOML file with arguments of `cluster`, such as namespace = 'models'.", None, unit="FILE"
+    )
     n_workers: fields.Count | None = fields.option(
-        "Number of processes of a cluster on this machine. By default the number of CPUs decides.", None
+        "Number of processes of a cluster on this machine, or of the one that `cluster` requests. By default "
+        "the number of CPUs, or the cluster, decides.",
+        None,
     )
     min_workers: fields.Count | None = fields.option(
-        "Smallest number of processes of a cluster on this machine: it grows and shrinks between this and "
-        "`n_workers` with the blocks of rows to work on. By default it always has `n_workers`.",
+        "Smallest number of those processes: the cluster grows and shrinks between this and `n_workers` with "
+        "the work. By default it always has `n_workers`.",
         None,
     )
     n_threads: fields.Count | None = fields.option(
@@ -116,6 +129,15 @@ class Cluster:
         for name in ("n_workers", "min_workers", "n_threads"):
             check_optional_count(name, getattr(self, name))
         sizes = self._given("n_workers", "min_workers", "n_threads", "memory")
+        if self.cluster is not None and (others := self._given("scheduler", "n_threads", "memory")):
+            raise InvalidParameterError(
+                f"`{others[0]}` is given, but `cluster` is {self.cluster!r}, whose arguments say what it is; "
+                "leave one of them out, or give `cluster_config`"
+            )
+        if self.cluster_config is not None and self.cluster is None:
+            raise InvalidParameterError(
+                "`cluster_config` has arguments of a cluster, but there is none; give `cluster` too"
+            )
         if self.scheduler is not None and sizes:
             raise InvalidParameterError(
                 f"{', '.join(f'`{name}`' for name in sizes)}: only for a cluster that is started here, but "
@@ -125,9 +147,10 @@ class Cluster:
             raise InvalidParameterError(
                 f"`serial` runs in this process, without `{others[0]}`; leave one of them out"
             )
-        if self.min_workers is not None and self.min_workers > self.size()[0]:
+        most = 0 if self.cluster is not None and self.n_workers is None else self.size()[0]
+        if self.min_workers is not None and self.min_workers > most:
             raise InvalidParameterError(
-                f"`min_workers` is {self.min_workers}, but there are at most {self.size()[0]}; "
+                f"`min_workers` is {self.min_workers}, but there are at most {most}; "
                 "give a larger `n_workers`"
             )
 
@@ -136,9 +159,11 @@ class Cluster:
 
     @property
     def kind(self) -> str:
-        """One of "serial", "embedded", "adaptive", "address" and "scheduler file"."""
+        """One of "serial", "embedded", "adaptive", "address", "scheduler file" and "requested"."""
         if self.serial:
             return "serial"
+        if self.cluster is not None:
+            return "requested"
         if self.scheduler is not None:
             return "scheduler file" if self.scheduler.endswith(".json") else "address"
         return "embedded" if self.min_workers is None else "adaptive"
@@ -147,7 +172,7 @@ class Cluster:
     def elsewhere(self) -> bool:
         """Whether workers may be on other machines, which do not see what this process writes on its own."""
         if self.kind != "address":
-            return self.kind == "scheduler file"
+            return self.kind in ("scheduler file", "requested")
         _, _, rest = str(self.scheduler).rpartition("://")
         return not is_loopback(urlsplit(f"//{rest}").hostname or "")
 

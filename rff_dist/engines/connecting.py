@@ -44,13 +44,20 @@ def open_engine(cluster: Cluster | None = None, *, observers: progress.Observers
         observers = (*observers, progress.LogObserver())
     if cluster.serial:
         return serial.SerialEngine(cluster.size()[1], observers=observers)
+    from rff_dist.engines import dask_cluster
     from rff_dist.engines.dask import DaskEngine
-    from rff_dist.engines.dask_cluster import tls_security
 
+    if cluster.cluster is not None:
+        made = dask_cluster.request_cluster(cluster)
+        try:
+            return DaskEngine(cluster=made, observers=observers, patience=dask_cluster.REQUEST_S)
+        except BaseException:
+            made.close()
+            raise
     security = None
     if cluster.tls is not None:
         cluster.tls.check()
-        security = tls_security(cluster.tls)
+        security = dask_cluster.tls_security(cluster.tls)
     if cluster.scheduler is None:
         workers, threads = cluster.size()
         return DaskEngine(

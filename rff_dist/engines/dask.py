@@ -79,6 +79,8 @@ class DaskEngine(Engine):
         Scripts that start one need the `if __name__ == "__main__":` guard of multiprocessing.
     client : distributed.Client, optional
         A client to use; it stays open when the engine is closed.
+    cluster : a cluster of Dask, optional
+        With a scheduler and workers, such as a KubeCluster; it ends with the engine.
     n_workers, threads_per_worker : int, optional
         Size of the embedded cluster; all CPUs are used by default.
     min_workers : int, optional
@@ -117,6 +119,7 @@ class DaskEngine(Engine):
         scheduler: str | None = None,
         *,
         client: distributed.Client | None = None,
+        cluster: Any | None = None,
         n_workers: int | None = None,
         min_workers: int | None = None,
         threads_per_worker: int | None = None,
@@ -135,7 +138,7 @@ class DaskEngine(Engine):
         dask_cluster.check_parameters(scheduler, client, size=size, security=security)
         self.observers = tuple(observers)
         self._topic = f"{worker.TOPIC}{uuid.uuid4().hex}"
-        self._cluster: distributed.LocalCluster | None = None
+        self._cluster: Any | None = None
         self._passes: dict[str, dask_pass.Pass] = {}
         self._owns_client = client is None
         self._patience = patience
@@ -148,14 +151,16 @@ class DaskEngine(Engine):
             self._dial = partial(dask_cluster.connect, address, security)
             self._join(self._dial())
         else:
-            self._cluster = dask_cluster.start_cluster(
-                n_workers,
-                threads_per_worker,
-                memory_limit,
-                security=security,
-                min_workers=min_workers,
-                n_wanted=lambda: sum(running.n_left for running in tuple(self._passes.values())),
-            )
+            if cluster is None:
+                cluster = dask_cluster.start_cluster(
+                    n_workers,
+                    threads_per_worker,
+                    memory_limit,
+                    security=security,
+                    min_workers=min_workers,
+                    n_wanted=lambda: sum(running.n_left for running in tuple(self._passes.values())),
+                )
+            self._cluster = cluster
             client = distributed.Client(self._cluster, set_as_default=False, timeout=dask_cluster.CONNECT_S)
             self._join(client)
             self._workers.ask(lambda: self._client.register_plugin(worker.SayOnce()))

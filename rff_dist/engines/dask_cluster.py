@@ -4,13 +4,16 @@
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import signal
 import threading
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any, cast
 
 import dask.config
@@ -21,12 +24,20 @@ from distributed.deploy.utils import nprocesses_nthreads
 from distributed.utils import asciitable
 
 from rff_dist.engines import serial
-from rff_dist.engines.cluster import TLSFiles, is_loopback
-from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
+from rff_dist.engines.cluster import Cluster, TLSFiles, is_loopback
+from rff_dist.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    InvalidParameterError,
+    MissingDependencyError,
+    RFFDistError,
+)
 from rff_dist.numerics import machine
 
 #: Seconds to wait for a scheduler's answer.
 CONNECT_S = 6.0
+#: Seconds to wait for the first worker of a requested cluster: machines may have to start for it.
+REQUEST_S = 900.0
 #: Seconds without blocks after which an adaptive cluster stops workers.
 IDLE_S = 30.0
 #: How often a worker that dies while it starts is started again, and the seconds between.
@@ -276,6 +287,71 @@ def start_cluster(
             f"an embedded cluster of {n_workers} workers with {threads_per_worker} threads did not start: "
             f'{type(error).__name__}: {error}; in a script, put the work under `if __name__ == "__main__":`, '
             "because each worker imports the script"
+        ) from error
+
+
+def request_cluster(wanted: Cluster) -> Any:
+    """Return the cluster that `wanted` requests from a Dask Gateway or makes by a class, with its workers.
+
+    Close it after use.
+
+    Raises InvalidParameterError if there is no such class of clusters, or its file of arguments does not
+      suit; MissingDependencyError if its package is not installed; ClusterUnavailableError if the cluster
+      or its first worker does not start; ClusterError if its scheduler must not be used.
+    """
+    name, arguments = str(wanted.cluster), _arguments_of(wanted.cluster_config)
+    if name.startswith("gateway:"):
+        name, arguments = (
+            "dask_gateway.GatewayCluster",
+            {"address": name.removeprefix("gateway:"), **arguments},
+        )
+    package, _, attribute = name.rpartition(".")
+    try:
+        kind = getattr(importlib.import_module(package), attribute)
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"`cluster` is {wanted.cluster!r}, but there is no module {error.name}; install its "
+            "package, such as rff_dist[gateway]"
+        ) from error
+    except (AttributeError, ValueError):
+        kind = None
+    # Nothing else is called: options may come from a form that others fill in.
+    if not isinstance(kind, type) or not all(hasattr(kind, name) for name in ("adapt", "scale", "close")):
+        raise InvalidParameterError(
+            f"`cluster` is {wanted.cluster!r}; expected gateway:ADDRESS or the name of a class of Dask's "
+            "clusters, such as dask_kubernetes.operator.KubeCluster"
+        )
+    made: Any = None
+    try:
+        made = kind(**arguments)
+        if wanted.min_workers is not None:
+            made.adapt(minimum=wanted.min_workers, maximum=wanted.n_workers)
+        elif wanted.n_workers is not None:
+            made.scale(wanted.n_workers)
+        if made.scheduler_address.startswith("tcp://"):
+            checked_address(made.scheduler_address, insecure=wanted.insecure)
+        with distributed.Client(made, set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=REQUEST_S)
+        return made
+    except BaseException as error:
+        if made is not None:
+            made.close()
+        if not isinstance(error, Exception) or isinstance(error, RFFDistError):
+            raise
+        raise ClusterUnavailableError(
+            f"the cluster {wanted.cluster} did not start: {type(error).__name__}: {error}; check its address "
+            "and the arguments in `cluster_config`"
+        ) from error
+
+
+def _arguments_of(file: str | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(Path(file).read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidParameterError(
+            f"`cluster_config` is {file!r}, which cannot be read as TOML: {error}"
         ) from error
 
 

@@ -7,7 +7,6 @@ publishes later fails. With a deployment's `concurrency_limit: 1` it waits inste
 
 from __future__ import annotations
 
-import errno
 import inspect
 import logging
 import re
@@ -18,10 +17,9 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
-from annotated_types import Gt
 from prefect import Flow, State, Task
 from prefect.artifacts import create_link_artifact, create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
@@ -36,27 +34,23 @@ from rff_dist import errors
 from rff_dist.engines import connecting, dask, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
-from rff_dist.fields import Option, build, check_names, group, option, options_of
+from rff_dist.fields import Option, RowNumber, build, check_names, group, like, option, options_of
+from rff_dist.fitting.plan import Machines
 from rff_dist.flows import outcomes
 from rff_dist.storage import locations
 from rff_dist.text import redact, without_secrets
+from rff_dist.workbench.jobs import limits
 from rff_dist.workbench.jobs.steps import Runner
 
-#: How often a step is retried, and seconds to wait before each retry.
-RETRIES, RETRY_DELAYS_S = 2, (10.0, 60.0)
 #: Seconds after which a pass first shows its progress on the server, and between later updates.
 SHOW_AFTER_S, SHOW_EVERY_S = 2.0, 5.0
 
-type Minutes = Annotated[float, Gt(0)]
-
 
 @group
-class Limits:
+class Limits(limits.Limits):
     """How long a flow may take, and what is kept of it."""
 
-    timeout_minutes: Minutes | None = option(
-        "Minutes after which a run that is not done fails. By default there is no limit.", None
-    )
+    retries: RowNumber = like(limits.Limits, "retries", 2)
     performance_report: str | None = option(
         "Path or URL of a folder that keeps Dask's performance report of each run, an HTML page. By default "
         "there is none. Needs the extra 'report'.",
@@ -223,19 +217,19 @@ def _checked[F: Form](asked: type[F], values: dict[str, Any]) -> F:
         raise errors.InvalidParameterError(message) from None
 
 
-def step[**P, R](run_name: str, *, retried: bool = False) -> Callable[[Callable[P, R]], Task[P, R]]:
+def step[**P, R](run_name: str, *, delays: Sequence[float] = ()) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Make a function a task, whose result Prefect neither caches nor stores.
 
     `run_name`: name of its runs.
-    `retried`: whether it is run again after an error that `is_transient`: only where a second run does no
-      harm. Blocks are retried by the engine.
+    `delays`: seconds before each time that it is run again, after an error that `is_transient`: only where a
+      second run does no harm. Blocks are retried by the engine.
     """
     # Retries of steps that write would hide whether the first attempt had written.
     options: dict[str, Any] = {}
-    if retried:
+    if delays:
         options = {
-            "retries": RETRIES,
-            "retry_delay_seconds": list(RETRY_DELAYS_S),
+            "retries": len(delays),
+            "retry_delay_seconds": list(delays),
             "retry_condition_fn": _is_worth_another_try,
         }
 
@@ -246,33 +240,7 @@ def step[**P, R](run_name: str, *, retried: bool = False) -> Callable[[Callable[
 
 
 def _is_worth_another_try(_: Any, run: TaskRun, state: State[Any]) -> bool:
-    return isinstance(state.data, BaseException) and is_transient(state.data)
-
-
-def is_transient(error: BaseException) -> bool:
-    """Return whether an error may be gone a minute later: a cluster without workers, a store out of reach."""
-    if isinstance(error, errors.ClusterLostError | errors.ClusterUnavailableError):
-        return True
-    # A StorageError itself may come from a network, so its causes decide. Its subclasses do not: what exists,
-    # is damaged or belongs to another run is the same a minute later.
-    if isinstance(error, errors.RFFDistError) and type(error) is not errors.StorageError:
-        return False  # a decision: data, parameters, something that exists already
-    causes: list[BaseException] = [error]
-    # The bound ends chains that lead back to themselves.
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 20:
-        causes.append(cause)
-    return any(_is_of_the_network(cause) for cause in causes if not isinstance(cause, errors.RFFDistError))
-
-
-def _is_of_the_network(error: BaseException) -> bool:
-    if type(error).__module__.startswith("obstore"):
-        # What obstore has no other class for, such as a store that does not answer or says 503.
-        return type(error).__name__ == "GenericError"
-    # Of file systems on a network.
-    away = (errno.ESTALE, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
-    return isinstance(error, ConnectionError | TimeoutError) or (
-        isinstance(error, OSError) and error.errno in away
-    )
+    return isinstance(state.data, BaseException) and limits.is_transient(state.data)
 
 
 # ------------------------------------------------------------------------------------------ while it runs
@@ -305,6 +273,7 @@ def runner_of(
     `told`: functions that log what a step returned, by the first word of its name.
     `clock`: times the passes.
     """
+    limited = parameters.to(Limits)
 
     def call(name: str, work: Callable[[], Any], repeatable: bool) -> Any:
         if name == "publish" and clock is not None:
@@ -316,7 +285,7 @@ def runner_of(
             results[:] = [steps[0]()]
 
         try:
-            step(name, retried=repeatable)(run)()
+            step(name, delays=limited.delays if repeatable else ())(run)()
         finally:
             steps.clear()  # Prefect keeps `run` and what it returns: they hold no sums in memory
         result = results.pop()
@@ -329,8 +298,17 @@ def runner_of(
         with open_engine(parameters, log, n_samples) as engine, (clock or Clock()).watching(engine):
             yield engine
 
+    def machines(n_samples: int) -> Machines | None:
+        return limits.machines_of(_cluster_for(parameters, n_samples)) if _lent_engine.get() is None else None
+
     holder = f"flow run {this_run.name} of {this_run.flow_name}" if this_run.id else "a flow"
-    return Runner(open_timed, call, holder)
+    return Runner(open_timed, call, holder, limits=limited, machines=machines)
+
+
+def _cluster_for(parameters: Form, n_samples: int) -> Cluster:
+    used = parameters.to(Cluster).in_environment()
+    # Few rows are summed here faster than processes start; a performance report needs Dask, also for few.
+    return used if parameters.to(Limits).performance_report is not None else used.for_rows(n_samples)
 
 
 @contextmanager
@@ -341,10 +319,10 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol
     Raises JobTimeoutError if the context takes longer than `timeout_minutes`; InvalidParameterError if an
       engine was lent and the parameters name another.
     """
-    cluster, limits = parameters.to(Cluster), parameters.to(Limits)
+    cluster, limited = parameters.to(Cluster), parameters.to(Limits)
     with ExitStack() as stack:
         # The first context, so that waiting for a cluster counts too.
-        stack.enter_context(_time_limit(limits.timeout_minutes))
+        stack.enter_context(_timed(limited))
         if logs.log_format() == "json":
             stack.enter_context(logs.json_lines())
             stack.enter_context(logs.of_run(str(this_run.id or "")))
@@ -352,23 +330,21 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol
         if engine is None:
             # Prefect's logger is an adapter, with the methods of a logger.
             observers = (progress.LogObserver(cast("logging.Logger", log)), PassProgress())
-            used = cluster.in_environment()
-            # Few rows are summed here faster than processes start.
-            if limits.performance_report is None:  # it needs Dask, also for few rows
-                used = used.for_rows(n_samples)
+            used = _cluster_for(parameters, n_samples)
             engine = stack.enter_context(connecting.open_engine(used, observers=observers))
         elif cluster != Cluster():
             raise errors.InvalidParameterError(
-                "an engine was lent to the flow, so `scheduler`, `n_workers` and `n_threads` have no effect; "
-                "leave them out"
+                "an engine was lent to the flow, so `scheduler`, `cluster`, `n_workers` and `n_threads` "
+                "have no effect; leave them out"
             )
-        if limits.performance_report is not None:
-            stack.enter_context(_reported(engine, limits.performance_report, log))
+        if limited.performance_report is not None:
+            stack.enter_context(_reported(engine, limited.performance_report, log))
         yield engine
 
 
 @contextmanager
-def _time_limit(minutes: float | None) -> Iterator[None]:
+def _timed(limited: Limits) -> Iterator[None]:
+    minutes = limited.timeout_minutes
     try:
         with timeout(None if minutes is None else 60 * minutes):
             yield
@@ -376,10 +352,7 @@ def _time_limit(minutes: float | None) -> Iterator[None]:
         # Only Prefect's own time-out, which says so: others come from what ran inside.
         if isinstance(error, errors.RFFDistError) or minutes is None or "Scope timed out" not in str(error):
             raise
-        raise errors.JobTimeoutError(
-            f"the run took longer than `timeout_minutes`={minutes:g} and was stopped; nothing was published. "
-            "Give it more time or more workers, and run it again"
-        ) from error
+        raise limited.exceeded() from error
 
 
 @contextmanager

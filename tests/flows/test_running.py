@@ -38,7 +38,6 @@ from rff_dist.flows.running import (
     Form,
     Limits,
     describe_stop,
-    is_transient,
     lend_engine,
     open_engine,
     step,
@@ -46,6 +45,7 @@ from rff_dist.flows.running import (
 from rff_dist.flows.train import TrainParameters, train
 from rff_dist.flows.tune import tune
 from rff_dist.storage.output_places import hold
+from rff_dist.workbench.jobs.limits import is_transient
 from tests.flows.test_train import flow_run, task_runs
 from tests.refusals import refuses
 
@@ -135,8 +135,7 @@ def test_only_what_may_be_gone_a_minute_later_is_tried_again(error, transient):
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_steps_that_do_no_harm_are_retried_and_others_are_not(monkeypatch):
-    monkeypatch.setattr(running, "RETRY_DELAYS_S", (0.0, 0.0))
+def test_steps_that_do_no_harm_are_retried_and_others_are_not():
     calls: list[str] = []
 
     def fails(name: str, error: Exception, n_times: int) -> str:
@@ -146,7 +145,7 @@ def test_steps_that_do_no_harm_are_retried_and_others_are_not(monkeypatch):
         return name
 
     def tried(retried: bool) -> Task[Any, Any]:
-        return step("try {name}", retried=retried)(fails)
+        return step("try {name}", delays=[0.0, 0.0] if retried else [])(fails)
 
     @flow
     def some() -> None:

@@ -30,7 +30,6 @@ from rff_dist.engines.progress import BlockDone, PassResumed
 from rff_dist.errors import ClusterLostError, InvalidParameterError, OutputBusyError, OutputExistsError
 from rff_dist.features.feature_options import find_features
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.flows import running
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.train import TrainParameters, train
 from rff_dist.ridge import fit as ridge
@@ -39,6 +38,7 @@ from rff_dist.ridge.models import RidgeModel, read_model
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.ledger import FileLedger
 from rff_dist.storage.output_places import hold
+from rff_dist.workbench.jobs import limits
 from rff_dist.workbench.jobs.fits import Fit
 from rff_dist.workbench.jobs.specs import Train
 from tests.markdown import rows_of
@@ -255,7 +255,7 @@ def test_not_a_number_fails_the_flow_with_row_and_column_and_publishes_nothing(t
 
 
 def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "RETRY_DELAYS_S", (0.0, 0.0))
+    monkeypatch.setattr(limits, "RETRY_DELAYS_S", (0.0, 0.0))
     monkeypatch.setattr(blocks, "MIN_BLOCK_ROWS", 500)
     monkeypatch.setattr(resuming, "LEAST_SHARE", 0.0)
     monkeypatch.setattr(FileLedger, "seconds", Eager.seconds)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rff_dist.engines.progress import RichProgress
     from rff_dist.workbench.cli import jobs
     from rff_dist.workbench.jobs import steps
+    from rff_dist.workbench.jobs.limits import Limits
     from rff_dist.workbench.page import pages
 
 _shown: ContextVar[RichProgress | None] = ContextVar("shown", default=None)
@@ -46,20 +47,29 @@ def count_rows(label: str) -> Callable[[int, int | None], None]:
 class Passes:
     """What a command runs its job with: an engine, progress on standard error, and a clock."""
 
-    def __init__(self, where: Cluster) -> None:
+    def __init__(self, where: Cluster, limits: Limits) -> None:
         from rff_dist.engines.clock import Clock, process_start
 
-        self.where = where
+        self.where, self.limits = where, limits
         self.clock = Clock(process_start() if settings.is_program.get() else None)
         self._engine: dict[str, Any] = {}
 
     @property
     def runner(self) -> steps.Runner:
         """The runner that calls the steps of a job."""
+        from rff_dist.workbench.jobs.limits import machines_of
         from rff_dist.workbench.jobs.steps import Runner
 
         elsewhere = self.where.in_environment().elsewhere
-        return Runner(self.open, self._call, "rff-dist", elsewhere, count_rows("read"))
+        return Runner(
+            self.open,
+            self._call,
+            "rff-dist",
+            elsewhere,
+            count_rows("read"),
+            self.limits,
+            lambda n_samples: machines_of(self.where.in_environment().for_rows(n_samples)),
+        )
 
     def write_page(self, page: jobs.Page, result: pages.Result, job: Any) -> None:
         """Write the page about what a job made, see `pages.page_of`, if a path for it is given."""
@@ -100,19 +110,24 @@ class Passes:
             size = " × ".join(map(str, cluster.size()))
             shown(Remark("cluster", f"starting here, workers × threads = {size}"))
         observers = () if shown is None else (shown,)
-        with open_engine(cluster, observers=observers) as engine, self.clock.watching(engine):
+        with (
+            self.limits.timed(),
+            open_engine(cluster, observers=observers) as engine,
+            self.clock.watching(engine),
+        ):
             if not cluster.serial:
                 self.clock.rest("cluster")  # all time since then went into its start
-            kind = "serial" if cluster.serial else "dask" if cluster.scheduler else "embedded dask"
-            if shown is not None and cluster.scheduler and (address := dashboard_of(engine)):
+            is_embedded = cluster.kind in ("embedded", "adaptive")
+            kind = "serial" if cluster.serial else "embedded dask" if is_embedded else "dask"
+            if shown is not None and not is_embedded and (address := dashboard_of(engine)):
                 messages.err.print(f"dashboard: {address}", highlight=False, soft_wrap=True)
             self._engine = {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
             yield engine
 
-    def _call(self, name: str, step: Callable[[], Any], _: bool) -> Any:
+    def _call(self, name: str, step: Callable[[], Any], repeatable: bool) -> Any:
         if name == "publish":
             self.clock.end()
-        return step()
+        return self.limits.run(name, step, repeatable)
 
 
 def dashboard_of(engine: protocol.Engine) -> str | None:

@@ -63,6 +63,7 @@ def plan(
     from rff_dist.selection.cross_validation import cross_validation_flops
     from rff_dist.storage.datasets import open_dataset
     from rff_dist.workbench.jobs import fits
+    from rff_dist.workbench.jobs.limits import machines_of
 
     if where.scheduler is not None and not measure:
         raise InvalidParameterError("`scheduler` is given, but nothing is measured there; give `measure` too")
@@ -73,8 +74,8 @@ def plan(
     dataset = open_dataset(source.data, **source.names())
     fit.check_data(dataset)
     cluster = where.in_environment().for_rows(dataset.n_samples)
-    machines = _machines(cluster)
-    if where.scheduler is not None:
+    machines = machines_of(cluster)
+    if machines is None:
         with open_engine(cluster) as engine:
             machines = Machines.of(engine)
     choices = choices_of(dataset, options, machines=machines, candidates=fit.candidates)
@@ -112,22 +113,6 @@ def plan(
         record["measured"] = _measure(dataset, chosen, cluster, solve=solve)
     rows = words.Table("", ("", "", ""), list(_rows(chosen, record, machines)), is_facts=True)
     return Document(f"a fit of {source.data}", [rows], record=record)
-
-
-def _machines(cluster: Cluster) -> Machines:
-    """Return the processes of a cluster that would start here."""
-    from rff_dist.fitting.plan import Machines
-
-    here, memory = machine.available_memory(), cluster.memory_bytes
-    n_workers, n_threads = cluster.size()
-    return Machines(
-        n_workers=n_workers,
-        n_threads=n_threads,
-        separate_client=not cluster.serial,
-        # Workers that start here share this machine's memory.
-        memory_limit=memory or (here if cluster.serial else here // n_workers),
-        client_memory_limit=memory or here,
-    )
 
 
 def _rows(chosen: Plan, record: Mapping[str, Any], machines: Machines) -> Iterator[tuple[str, str, str]]:
@@ -193,6 +178,11 @@ def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("moved at the end", human_bytes(measured["bytes_moved"]), "between workers and to the solver"),
         ("scheduler", scheduler, "its own work and that of the solver's process"),
         ("workers worth having", f"{measured['workers_worth_having']:,}", busy),
+        (
+            "to take them",
+            f"--min-workers 1 --n-workers {measured['workers_worth_having']}",
+            "as many as work",
+        ),
     ]
 
 

@@ -6,12 +6,14 @@ The sums of a job's passes are kept until its result is there, so a stopped job 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 from rff_dist.engines import protocol, serial
 from rff_dist.features import kinds
+from rff_dist.fields import build
+from rff_dist.fitting import plan
 from rff_dist.kernels import stationary
 from rff_dist.models import versions
 from rff_dist.models.kinds import AnyModel, kind_of
@@ -21,6 +23,7 @@ from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import places, specs, watching
+from rff_dist.workbench.jobs.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Runner:
     `holder`: who runs the job, for the error of another run that wants to write to the same place.
     `elsewhere`: whether workers may be on machines that do not see this machine's temporary files.
     `observer`: told how many rows of a table were read, which a job does before it opens the engine.
+    `limits`: what the job may take.
+    `machines`: takes the number of rows, and returns the machines of the engine if they are known before.
     """
 
     open_engine: Callable[[int], AbstractContextManager[protocol.Engine]]
@@ -41,6 +46,8 @@ class Runner:
     holder: str = "a job"
     elsewhere: bool = False
     observer: writing.Progress | None = None
+    limits: Limits = field(default_factory=lambda: build(Limits, {}))
+    machines: Callable[[int], plan.Machines | None] = lambda _: None
 
     def __call__[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
         """Call a step of a job under its name; a second try does no harm, so it may be retried."""

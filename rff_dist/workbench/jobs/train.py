@@ -23,7 +23,7 @@ from rff_dist.storage import datasets, grids, locations, output_places, records
 from rff_dist.storage.columns import column_of, open_labelled
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fits, judging, specs, steps, training, verdict, watching
+from rff_dist.workbench.jobs import fits, judging, limits, specs, steps, training, verdict, watching
 
 logger = logging.getLogger(__name__)
 
@@ -76,12 +76,14 @@ def train(job: specs.Train, do: steps.Runner, rows: _Opened | None = None) -> Tr
     fit.check_data(data.rows)
     # The longest pass decides whether a cluster is worth starting.
     n_samples = max(data.rows.n_samples, (test or data).rows.n_samples)
+    limits.check_before(data.rows, fit.options, do.machines(n_samples), do.limits)
     with (
         open_run(output, do.holder) as folder,
         do.open_engine(n_samples) as engine,
         steps.resumable(engine, output),
     ):
         choices, plan = do("inspect", inspect, fit, data, folder, engine=engine)
+        do.limits.check(choices.plan)
 
         # Measure the columns; choose kernel and length scales; draw W and b; broadcast them to every worker;
         # accumulate Z'Z and Z'y; choose alpha and solve (Z'Z + alpha·I) w = Z'y. See `ridge.fit.fit`.

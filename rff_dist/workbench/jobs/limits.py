@@ -1,0 +1,166 @@
+"""What a job may take: its time and its tries, in one group of options for commands and flows.
+
+A fit that by plan needs more memory or time than it may take is refused before a cluster starts, if the
+options tell the cluster's size, else before its first pass.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rff_dist import errors, fields
+
+if TYPE_CHECKING:
+    from rff_dist.data import blocks
+    from rff_dist.engines.cluster import Cluster
+    from rff_dist.fitting.options import RidgeOptions
+    from rff_dist.fitting.plan import Machines, Plan
+
+logger = logging.getLogger(__name__)
+
+#: Seconds before each retry; the last holds for all later ones.
+RETRY_DELAYS_S = (10.0, 60.0)
+
+
+@fields.group
+class Limits:
+    """How long a job may take, and how many times its steps are tried again."""
+
+    panel: ClassVar[str] = "Where it runs"
+
+    timeout_minutes: fields.Positive | None = fields.option(
+        "Minutes after which a job that is not done fails. A fit that by plan takes longer is refused before "
+        "it starts. By default there is no limit.",
+        None,
+    )
+    retries: fields.RowNumber = fields.option(
+        "Number of times that a step is tried again, after an error that may be gone a minute later: a "
+        "cluster without workers, a store out of reach.",
+        0,
+    )
+
+    @property
+    def delays(self) -> list[float]:
+        """Seconds to wait before each retry."""
+        return [RETRY_DELAYS_S[min(i, len(RETRY_DELAYS_S) - 1)] for i in range(self.retries)]
+
+    def run(self, name: str, step: Callable[[], Any], repeatable: bool) -> Any:
+        """Call a step of a job, again after errors that are transient if a second try does no harm."""
+        for delay in self.delays if repeatable else ():
+            try:
+                return step()
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                logger.warning("%s is tried again in %g s, after %s", name, delay, error)
+                time.sleep(delay)
+        return step()
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Let JobTimeoutError end a context of the main thread that takes too long."""
+        if self.timeout_minutes is None:
+            yield
+            return
+
+        def stop(_: int, __: FrameType | None) -> None:
+            raise self.exceeded()
+
+        before = signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, 60 * self.timeout_minutes)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+
+    def exceeded(self) -> errors.JobTimeoutError:
+        """Return the error of a job that took too long."""
+        return errors.JobTimeoutError(
+            f"the run took longer than `timeout_minutes`={self.timeout_minutes:g} and was stopped; nothing "
+            "was published. Give it more time or more workers, and run it again"
+        )
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a fit whose sums alone take longer by plan than the job may; raises PlanError."""
+        if self.timeout_minutes is None:
+            return
+        from rff_dist.products import choice
+
+        # This machine's fastest products, without reading and solving: what is refused has no chance.
+        minutes = plan.seconds(choice.rate_for(plan.n_components).gflops) / 60
+        if minutes > self.timeout_minutes:
+            raise errors.PlanError(
+                f"by plan the sums of n_components={plan.n_components:_} alone take {minutes:.3g} minutes on "
+                f"{plan.n_workers} × {plan.n_threads} threads, but `timeout_minutes` is "
+                f"{self.timeout_minutes:g}; give it more time or more workers, or fewer components"
+            )
+
+
+def check_before(
+    rows: blocks.Dataset, options: RidgeOptions, machines: Machines | None, limits: Limits
+) -> None:
+    """Refuse a fit of a given number of features before its cluster starts; see `Limits.check`.
+
+    `machines`: of the cluster; None if they are known only when it is there.
+    Raises PlanError if it needs more memory or time than there is.
+    """
+    widths = options.n_components
+    if machines is None or isinstance(widths, str):
+        return  # "auto" takes as many features as memory holds
+    from rff_dist.fitting.plan import check_solver_plan
+
+    largest = max([widths] if isinstance(widths, int) else widths)
+    limits.check(check_solver_plan(rows, largest, options, machines=machines))
+
+
+def machines_of(cluster: Cluster) -> Machines | None:
+    """Return the processes of a cluster that would start here; None of one that is elsewhere."""
+    if cluster.scheduler is not None or cluster.cluster is not None:
+        return None
+    from rff_dist.fitting.plan import Machines
+    from rff_dist.numerics import machine
+
+    here, memory = machine.available_memory(), cluster.memory_bytes
+    n_workers, n_threads = cluster.size()
+    return Machines(
+        n_workers=n_workers,
+        n_threads=n_threads,
+        separate_client=not cluster.serial,
+        # Workers that start here share this machine's memory.
+        memory_limit=memory or (here if cluster.serial else here // n_workers),
+        client_memory_limit=memory or here,
+    )
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether an error may be gone a minute later: a cluster without workers, a store out of reach."""
+    if isinstance(error, errors.ClusterLostError | errors.ClusterUnavailableError):
+        return True
+    # A StorageError itself may come from a network, so its causes decide. Its subclasses do not: what exists,
+    # is damaged or belongs to another run is the same a minute later.
+    if isinstance(error, errors.RFFDistError) and type(error) is not errors.StorageError:
+        return False  # a decision: data, parameters, something that exists already
+    causes: list[BaseException] = [error]
+    # The bound ends chains that lead back to themselves.
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 20:
+        causes.append(cause)
+    return any(_is_of_the_network(cause) for cause in causes if not isinstance(cause, errors.RFFDistError))
+
+
+def _is_of_the_network(error: BaseException) -> bool:
+    if type(error).__module__.startswith("obstore"):
+        # What obstore has no other class for, such as a store that does not answer or says 503.
+        return type(error).__name__ == "GenericError"
+    # Of file systems on a network.
+    away = (errno.ESTALE, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
+    return isinstance(error, ConnectionError | TimeoutError) or (
+        isinstance(error, OSError) and error.errno in away
+    )

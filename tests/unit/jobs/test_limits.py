@@ -1,0 +1,133 @@
+"""What a job may take: refused by plan before a cluster starts, ended when its time is over, tried again."""
+
+import signal
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from rff_dist import SerialEngine, write_dataset
+from rff_dist.engines.cluster import Cluster
+from rff_dist.errors import ClusterLostError, DataError, JobTimeoutError, PlanError
+from rff_dist.fields import build
+from rff_dist.workbench.jobs import limits
+from rff_dist.workbench.jobs.limits import Limits, machines_of
+from rff_dist.workbench.jobs.specs import Train
+from rff_dist.workbench.jobs.steps import Runner
+from rff_dist.workbench.jobs.train import train
+from tests import command_line
+from tests.refusals import refuses
+
+FIT = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "alpha": 1.0, "solver": "direct"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    url = tmp_path_factory.mktemp("limits") / "data.zarr"
+    X = np.random.default_rng(0).standard_normal((2000, 3))
+    write_dataset(url, X, X.sum(axis=1))
+    return str(url)
+
+
+@pytest.mark.parametrize(
+    ("limited", "cluster", "n_components", "named"),
+    [
+        (Limits(timeout_minutes=1e-5), Cluster(n_workers=2, n_threads=1), 2048, ("timeout_minutes", "1e-05")),
+        (
+            Limits(),
+            Cluster(n_workers=2, n_threads=1, memory="500 MiB"),
+            16_384,
+            ("500.0 MiB", "n_components"),
+        ),
+    ],
+    ids=["time", "memory"],
+)
+def test_a_fit_that_needs_too_much_is_refused_before_its_cluster_starts(
+    data, tmp_path, limited, cluster, n_components, named
+):
+    opened = []
+
+    @contextmanager
+    def open_engine(n_samples):
+        opened.append(n_samples)
+        yield SerialEngine(1)
+
+    given = {"data": data, "model": str(tmp_path / "model"), **FIT, "n_components": n_components}
+    runner = Runner(open_engine, limits=limited, machines=lambda _: machines_of(cluster))
+    with refuses(PlanError, *named):
+        train(build(Train, given), runner)
+    assert opened == []
+    assert list(tmp_path.iterdir()) == []
+    train(build(Train, {**given, "n_components": 16}), runner)  # which fits
+    assert opened == [2000]
+
+
+def test_on_a_cluster_whose_size_is_not_known_before_the_first_pass_is_refused(data, tmp_path):
+    given = {"data": data, "model": str(tmp_path / "model"), **FIT, "n_components": 2048}
+    steps = []
+
+    def call(name, step, repeatable):
+        steps.append(name)
+        return step()
+
+    @contextmanager
+    def open_engine(n_samples):
+        yield SerialEngine(1)
+
+    with refuses(PlanError, "timeout_minutes"):
+        train(build(Train, given), Runner(open_engine, call, limits=Limits(timeout_minutes=1e-5)))
+    assert steps == ["inspect"]
+    assert machines_of(Cluster("tcp://127.0.0.1:8786")) is None
+    assert machines_of(Cluster(cluster="gateway:http://127.0.0.1:8000")) is None
+
+
+def test_commands_take_the_limits_from_the_same_file_as_all_options(data, tmp_path):
+    (tmp_path / "job.toml").write_text("n_components = 2048\ntimeout_minutes = 1e-5\nretries = 1\n")
+    config = ["--config", str(tmp_path / "job.toml"), "--serial", *command_line.PLAIN]
+    refused = command_line.run("fit", data, tmp_path / "model", *config)
+    assert refused.exit_code == 1
+    assert "timeout_minutes" in refused.stderr
+    shown = command_line.run("update", tmp_path / "model", data, *config[:2], "--print-config")
+    assert "n_components" in shown.stderr  # an option that it does not have
+    (tmp_path / "job.toml").write_text("timeout_minutes = 30\nretries = 1\n")
+    shown = command_line.run("update", tmp_path / "model", data, *config[:2], "--print-config").stdout
+    assert "timeout_minutes = 30" in shown
+    assert "retries = 1" in shown
+
+
+def test_a_job_ends_when_its_time_is_over_and_the_signal_is_the_programs_again():
+    before, start = signal.getsignal(signal.SIGALRM), time.monotonic()
+    with refuses(JobTimeoutError, "timeout_minutes"), Limits(timeout_minutes=0.1 / 60).timed():
+        time.sleep(30)
+    assert time.monotonic() - start < 20
+    assert signal.getsignal(signal.SIGALRM) == before
+    with Limits(timeout_minutes=10.0).timed():
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "repeatable", "n_calls"),
+    [
+        (ClusterLostError("gone"), True, 3),
+        (ClusterLostError("gone"), False, 1),
+        (DataError("NaN"), True, 1),
+    ],
+    ids=["lost", "lost while it writes", "bad data"],
+)
+def test_a_command_tries_steps_again_as_a_flow_does(monkeypatch, error, repeatable, n_calls):
+    monkeypatch.setattr(limits, "RETRY_DELAYS_S", (0.0,))
+    calls = []
+
+    def fails():
+        calls.append(1)
+        raise error
+
+    with pytest.raises(type(error)):
+        Limits(retries=2).run("step", fails, repeatable)
+    assert len(calls) == n_calls
+
+
+def test_later_retries_wait_as_long_as_the_last_delay():
+    assert Limits(retries=4).delays == [10.0, 60.0, 60.0, 60.0]
