@@ -348,7 +348,7 @@ def folds_to_dict(folds: Folds) -> dict[str, Any]:
 def folds_words(facts: Mapping[str, Any]) -> str:
     """Return the facts of `folds_to_dict` in words for people."""
     if facts["kind"] == "HeldInFolds":
-        return f"{folds_words(facts['base'])}, without the rows that length scales were tuned on"
+        return f"{folds_words(facts['base'])}, excluding rows used for tuning"
     how = {
         "HashFolds": "by a hash of the row",
         "GroupFolds": "by group",

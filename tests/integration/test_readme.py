@@ -12,6 +12,7 @@ import pytest
 from rff_dist.engines.cluster import SCHEDULER_VARIABLE
 from tests.pages import commands_of, read_blocks, succeed
 from tests.pages import scheduler as scheduler  # a fixture
+from tools.pictures import with_defaults
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,15 @@ def write_sales(path: Path) -> None:
     inputs = np.random.default_rng(first).normal(size=(1000, 2))
     table = np.c_[np.arange(first, first + 1000), inputs, inputs @ [1.0, 2.0]]
     np.savetxt(path, table, delimiter=",", header="sale,area,rooms,price", comments="")
+
+
+def test_what_the_readme_says_of_defaults_is_what_their_table_says(project_root):
+    readme, table = ((project_root / name).read_text() for name in ("README.md", "DEFAULTS.md"))
+    assert "errs less than CatBoost on 7 and more on 2" in with_defaults(
+        readme,
+        re.sub(r"\| CatBoost \| \d+ \| \d+ \| \d+ \| \d+ ", "| CatBoost | 13 | 7 | 4 | 2 ", table, count=1),
+    )
+    assert with_defaults(readme, table) == readme, "run `make pictures`"
 
 
 def test_links_lead_somewhere(project_root):

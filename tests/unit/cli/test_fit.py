@@ -52,7 +52,7 @@ def test_length_scales_by_evidence_are_told_and_stored(folder, tmp_path):
     assert len(tuned) == 3
     shown = " ".join(run("info", tmp_path / "model").stdout.split())
     assert f"length scale {', '.join(f'{width:.4g}' for width in tuned)}" in shown
-    assert "without the rows that length scales were tuned on" in shown
+    assert "excluding rows used for tuning" in shown
 
 
 def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(folder, tmp_path):
