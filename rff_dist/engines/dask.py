@@ -24,7 +24,6 @@ Who may connect
 # mypy: allow-untyped-calls
 
 import contextlib
-import importlib.util
 import logging
 import operator
 import os
@@ -51,7 +50,8 @@ from rff_dist.engines import (
     worker,
 )
 from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
-from rff_dist.errors import ClusterLostError, MissingDependencyError, StorageError
+from rff_dist.errors import ClusterLostError, StorageError
+from rff_dist.lazy import require
 
 logger = logging.getLogger(__name__)
 
@@ -240,11 +240,8 @@ class DaskEngine(Engine):
         MissingDependencyError
             Before anything runs, if bokeh is not installed here.
         """
-        if importlib.util.find_spec("bokeh") is None:
-            raise MissingDependencyError(
-                "Dask's performance report needs the package bokeh, which is not installed: pip install "
-                "rff_dist[report], here and where the scheduler runs"
-            )
+        why = "Dask's performance report needs the package bokeh"
+        require("bokeh", why, "report", ", here and where the scheduler runs")
         with self._client.as_current():
             report = distributed.performance_report(filename=os.fspath(path))
             self._workers.ask(report.__aenter__)

@@ -15,7 +15,7 @@ rff_dist_retries_total     times that a block was given out again, because its w
 from collections import OrderedDict
 from functools import cache
 
-from rff_dist.errors import MissingDependencyError
+from rff_dist.lazy import require
 
 # Passes whose finished blocks are remembered, so that none counts twice.
 _N_PASSES = 64
@@ -35,14 +35,8 @@ class PassCounters:
     """
 
     def __init__(self) -> None:
-        try:
-            from prometheus_client import Counter
-        except ImportError as error:
-            raise MissingDependencyError(
-                "metrics need the package prometheus_client, which is not installed: pip install "
-                "rff_dist[metrics], where the scheduler runs"
-            ) from error
-
+        why, where = "metrics need the package prometheus_client", ", where the scheduler runs"
+        Counter = require("prometheus_client", why, "metrics", where).Counter
         self._counters = {
             name: Counter(f"rff_dist_{name}", text, ["pass"]) for name, text in _COUNTERS.items()
         }

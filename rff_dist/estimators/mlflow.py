@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.errors import MissingDependencyError, OutputExistsError
+from rff_dist.errors import OutputExistsError
 from rff_dist.estimators import persistence
+from rff_dist.lazy import require
 from rff_dist.models import kinds
 from rff_dist.recipes import recipes
 
@@ -52,15 +54,10 @@ def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
 
 
 def _mlflow() -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # MLflow warns of its own type hints
-            import mlflow.pyfunc
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            "models are logged by the package mlflow, which is not installed: pip install rff_dist[mlflow]"
-        ) from error
-    return mlflow
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow warns of its own type hints
+        require("mlflow.pyfunc", "models are logged by the package mlflow", "mlflow")
+    return import_module("mlflow")
 
 
 def _flavour(model: kinds.AnyModel, folder: Path) -> dict[str, Any]:

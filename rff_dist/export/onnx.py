@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.errors import MissingDependencyError, OutputExistsError
+from rff_dist.errors import OutputExistsError
 from rff_dist.export import write
+from rff_dist.lazy import require
 from rff_dist.ridge import models
 from rff_dist.storage import documents
 
@@ -27,12 +28,7 @@ def export_onnx(model: models.RidgeModel, path: str | os.PathLike[str], *, overw
     Raises MissingDependencyError if the package onnx is not installed; InvalidParameterError as `describe`;
       OutputExistsError if the file exists and `overwrite` is False; StorageError if it cannot be written.
     """
-    try:
-        import onnx
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            "ONNX graphs are made by the package onnx, which is not installed: pip install rff_dist[onnx]"
-        ) from error
+    onnx = require("onnx", "ONNX graphs are made by the package onnx", "onnx")
     place = Path(path)
     if place.is_dir() or (place.exists() and not overwrite):
         raise OutputExistsError(

@@ -14,12 +14,12 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from rff_dist import errors
+from rff_dist.lazy import require
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
 from rff_dist.typing import FloatArray
@@ -75,7 +75,9 @@ class Transformer:
         columns = {name: _values(batch.column(name)) for name in self.inputs}
         if not self.by_name:
             return self.transform(np.column_stack(list(columns.values())))
-        pandas = _needed("pandas", "scikit-learn's transformers take tables as frames of the package pandas")
+        pandas = require(
+            "pandas", "scikit-learn's transformers take tables as frames of the package pandas", "skops"
+        )
         # a transformer that was fitted on a frame selects its columns by name
         return self.transform(pandas.DataFrame(columns))
 
@@ -244,13 +246,4 @@ def _tell_versions(caught: Sequence[warnings.WarningMessage]) -> None:
 
 
 def _skops() -> Any:
-    return _needed("skops.io", "scikit-learn's transformers are stored by the package skops")
-
-
-def _needed(module: str, why: str) -> Any:
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        raise errors.MissingDependencyError(
-            f"{why}, which is not installed: pip install rff_dist[skops]"
-        ) from error
+    return require("skops.io", "scikit-learn's transformers are stored by the package skops", "skops")

@@ -8,7 +8,6 @@ import atexit
 import difflib
 import errno
 import hashlib
-import importlib.util
 import itertools
 import logging
 import os
@@ -30,7 +29,8 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
-from rff_dist.errors import MissingDependencyError, RFFDistError, StorageError
+from rff_dist.errors import RFFDistError, StorageError
+from rff_dist.lazy import require
 from rff_dist.text import human_bytes, redact
 
 logger = logging.getLogger(__name__)
@@ -166,18 +166,12 @@ def open_store(location: Location, *, read_only: bool) -> Store:
         return MEMORY[location.path].with_read_only(read_only)
     if not read_only and location.scheme in READ_ONLY_SCHEMES:
         raise StorageError(f"{location} can only be read; write to a path or an object store")
-    if importlib.util.find_spec("obstore") is None:
-        raise MissingDependencyError(
-            f"{location.scheme}:// needs the package obstore, which is not installed: pip install "
-            "rff_dist[s3]"
-        )
-    from obstore.store import from_url
-
+    stores = require("obstore.store", f"{location.scheme}:// needs the package obstore", "s3")
     wait_at_exit()
     # Credentials and endpoints come from the environment (AWS_…, GOOGLE_…, AZURE_…), never from the URL.
     # Passing faults are retried, but a store that is away must fail in bounded time.
     try:
-        store = from_url(
+        store = stores.from_url(
             location.url,
             # A request is given up after 30 s by default; options for that would replace the environment's.
             retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=RETRIED_S)},

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 from contextlib import ExitStack
@@ -509,7 +510,7 @@ def test_a_performance_report_is_written_of_passes_that_end_and_that_fail(embedd
 
 
 def test_without_bokeh_a_performance_report_is_refused_before_work(embedded, monkeypatch, tmp_path):
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "bokeh", None)
     with refuses(MissingDependencyError, "rff_dist"):
         embedded.performance_report(tmp_path / "report.html").__enter__()
     assert list(tmp_path.iterdir()) == []

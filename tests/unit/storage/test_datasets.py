@@ -293,7 +293,7 @@ class TestBadStores:
 
     @pytest.mark.parametrize("scheme", ["s3", "gs", "az", "https"])
     def test_scheme_whose_package_is_missing(self, monkeypatch, scheme):
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        monkeypatch.setitem(sys.modules, "obstore.store", None)
         with pytest.raises(MissingDependencyError, match=r"pip install rff_dist\[s3\]"):
             open_dataset(f"{scheme}://bucket/a")
 
