@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rff_dist.storage import locations
 from rff_dist.workbench.tables import csv_files
 
 _NAMED = re.compile(r"(.*\.xls[xm])#(.+)", re.IGNORECASE | re.DOTALL)
+_MISSING = frozenset(tables.MISSING_TEXTS)
 _LOOKED_AT = 100  # rows that tell whether the first one holds names
 
 
@@ -68,15 +70,16 @@ def sheet_table(path: Path, wanted: str | None, reading: Reading) -> tables.Tabl
     table = [row for row in rows[above:] if any(cell != "" for cell in row)]
     texts = [[_text(cell) for cell in row] for row in table[:_LOOKED_AT]]
     has_header = csv_files.has_names(texts) if reading.header is None else reading.header
-    labels, body = (
-        (texts[0], table[1:]) if has_header and table else ([str(i) for i in range(len(rows[0]))], table)
-    )
-    if has_header and _has_second_names(body):
+    labels, body = texts[0], table[1:]
+    if not has_header:
+        labels, body = [str(i) for i in range(len(labels))], table
+    elif _has_second_names(body):
         raise StorageError(
             f"{path}: sheet {sheet.name!r} has names of columns in rows {top + 1} and {top + 2}; expected "
             "them in one row"
         )
-    pairs = list(zip(labels, zip(*body, strict=True), strict=False))
+    cells_of = zip(*body, strict=True) if body else [()] * len(labels)
+    pairs = list(zip(labels, cells_of, strict=True))
     pairs = [(label, cells) for label, cells in pairs if label or any(cell != "" for cell in cells)]
     labels = [label for label, _ in pairs]
     columns = dict(zip(tables.numbered(labels), (_column(cells) for _, cells in pairs), strict=True))
@@ -84,7 +87,7 @@ def sheet_table(path: Path, wanted: str | None, reading: Reading) -> tables.Tabl
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         size = tables.rows_per_batch(8 * len(types))
-        for start in range(0, max(1, len(batch)), size):
+        for start in range(0, len(batch), size):
             yield tables.cast_columns(batch.slice(start, size), types, path.name)
 
     notes = [
@@ -110,23 +113,21 @@ def _has_second_names(body: Sequence[Sequence[Any]]) -> bool:
     columns = zip(body[0], zip(*body[1:], strict=True), strict=True)
     values = [(top, [cell for cell in cells if cell != ""]) for top, cells in columns]
     above = [top for top, cells in values if cells and not any(isinstance(cell, str) for cell in cells)]
-    return bool(above) and not any(top in tables.MISSING_TEXTS for top in above)
+    return bool(above) and not any(top in _MISSING for top in above)
 
 
 def _column(cells: Sequence[Any]) -> pyarrow.Array:
     """Return cells as numbers, dates, flags or times if they are nothing else, and as text if not."""
-    kinds = {type(cell) for cell in cells if cell not in tables.MISSING_TEXTS}
+    kinds = {type(cell) for cell in cells if cell not in _MISSING}
     if not kinds or kinds == {str}:
-        return pyarrow.array(
-            [cell if cell != "" else None for cell in cells], pyarrow.string() if kinds else None
-        )
-    values = [None if cell in tables.MISSING_TEXTS else cell for cell in cells]
+        texts = [cell if cell != "" else None for cell in cells]
+        return pyarrow.array(texts, pyarrow.string() if kinds else pyarrow.null())
+    values = [None if cell in _MISSING else cell for cell in cells]
     if kinds <= {int, float}:
         numbers = pyarrow.array(values, pyarrow.float64())
-        is_whole = all(
-            value is None or (float(value).is_integer() and abs(value) < 2**53) for value in values
-        )
-        return numbers.cast("int64") if is_whole else numbers
+        with suppress(pyarrow.ArrowInvalid):  # whole numbers
+            return numbers.cast("int64")
+        return numbers
     if kinds <= {date, datetime}:
         moments = [datetime(*v.timetuple()[:3]) if type(v) is date else v for v in values]
         return pyarrow.array(moments, pyarrow.timestamp("us"))

@@ -379,6 +379,7 @@ CASES = {
         xlsx(None, lambda page, _: page.merge_range("A3:A5", "7"), a=X, x=X),
         Refused("merged cells down to row 5"),
     ),
+    "xlsx, names only": (xlsx(a=[], x=[]), Refused("no rows")),
     "xlsx, an empty sheet": (xlsx(), Refused("'Sheet1' is empty")),
     "xls": (into("t.xls", b""), Refused("t.xls is a spreadsheet of another form")),
     "SQLite": (sqlite(x=X, a=FEW), Read({"x": X, **ONE_HOT})),
