@@ -46,6 +46,7 @@ LONG = (  # minutes to an hour each
     "a_thousand_workers_are_busy",
     "plans_keep_to_measured_fits",
     "nothing_is_silent_for_two_seconds",
+    "a_map_is_predicted_in_two_minutes",
 )
 
 DEFAULTS = "defaults"  # a command with options of its own

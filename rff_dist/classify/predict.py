@@ -109,11 +109,13 @@ def predict(
     if probabilities:
         fields.append(("probabilities", np.float64, (len(classes),)))
     dtype, names = np.dtype(fields), [str(label) for label in classes.tolist()]
+    meanings = {} if plain.dtype.kind == "U" else {int(label): f"class_{label}" for label in classes}
+    columns = names if probabilities else None
     output = predicting.write_output(
         dataset,
         partial(_predict_block, classes=plain, calibration=calibration, dtype=dtype),
         model.linear,
-        predicting.layout_of(dataset, dtype=dtype, column_names=names if probabilities else None),
+        predicting.layout_of(dataset, dtype=dtype, column_names=columns, meanings=meanings),
         url,
         engine=engine,
         label="predict",

@@ -138,7 +138,9 @@ def stage_labels(
         dataset,
         partial(_labelled_rows, dtype=dtype),
         clusters.state,
-        predicting.layout_of(dataset, dtype=dtype),
+        predicting.layout_of(
+            dataset, dtype=dtype, meanings={i: f"cluster_{i}" for i in range(clusters.n_clusters)}
+        ),
         url,
         engine=engine,
         label="label",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import colorsys
 import logging
 import os
 import struct
@@ -400,11 +401,24 @@ def create_grid_output(
             for part, names in variable_names(layout).items():
                 for name in names:
                     base = layout.parts[part][0]
-                    _create(created, name, base, dataset, reference, _attributes(name, of, target, reference))
+                    attributes = _attributes(name, of, target, reference)
+                    if base.kind not in "fU":
+                        attributes |= _flags(layout.meanings)
+                    _create(created, name, base, dataset, reference, attributes)
     except Exception:
         place.discard()
         raise
     return GridOutput(place, layout, dataset.grid, dataset.edges)
+
+
+def _flags(meanings: Mapping[int, str]) -> dict[str, Any]:
+    """Return CF's attributes of labels, with a colour of each: hues a golden section apart."""
+    hues = [(i * 0.618034 % 1, 0.45 + 0.2 * (i // 2 % 2), 0.6) for i in range(len(meanings))]
+    colours = [
+        "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(*hue)) for hue in hues
+    ]
+    texts = {"flag_meanings": " ".join(meanings.values()), "flag_colors": " ".join(colours)}
+    return {"flag_values": [*meanings], **texts} if meanings else {}
 
 
 def _coordinates(group: groups.StoredGroup, reference: StoredVariable) -> list[str]:
@@ -446,9 +460,12 @@ def _create(
     chunks = tuple(min(pair) for pair in zip(grid.chunks, grid.piece, strict=True))
     # the shards of the inputs, if they are what is read
     shards = header.shards if reference.dims == grid.dims and chunks == header.shards else None
-    is_float = dtype.kind == "f"
-    if is_float and dataset.dtype.itemsize <= 4:  # as the inputs
+    if dtype.kind == "f" and dataset.dtype.itemsize <= 4:  # as the inputs
         dtype = np.dtype(np.float32)
+    fill: Any = np.nan
+    if dtype.kind != "f":  # a value that is no label, in which there is room for it
+        dtype = np.promote_types(dtype, np.int8)
+        fill = int(np.iinfo(dtype).min)
     group.create_array(
         name,
         shape=grid.shape,
@@ -457,8 +474,8 @@ def _create(
         shards=shards,
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
         dimension_names=grid.dims,
-        attributes={**attributes, **({} if is_float else {"_FillValue": -1})},
-        fill_value=np.nan if is_float else -1,
+        attributes={**attributes, **({} if dtype.kind == "f" else {"_FillValue": fill})},
+        fill_value=fill,
     )
 
 

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class Layout:
       arrays of one shape, and a block's values hold them along a last axis. A structured dtype's fields give
       the names themselves.
     `column_names`: stored as the attribute `feature_names`.
+    `meanings`: what integers stand for, with which a variable of a grid is stored.
     Raises InvalidParameterError if a size is below 1, the dtype is no number or the names do not fit.
     """
 
@@ -39,6 +40,7 @@ class Layout:
     dtype: np.dtype[Any] | type | str = np.float64
     array: str | Sequence[str] = "predictions"
     column_names: Sequence[str] | None = None
+    meanings: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kind, parts = self.kind, self.parts

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.colors import to_rgb
 
 from tests.command_line import PLAIN, document, refusal, run
 from tests.grids import NOISE, write_cube
@@ -71,6 +72,9 @@ def test_clusters_of_a_grid_are_a_grid(folder):
     out, cube = opened(folder / "clusters.zarr").labels, opened(folder / "cube.zarr")
     np.testing.assert_array_equal(out.isnull(), cube.rain.isnull())
     assert set(np.unique(out.values[out.notnull()])) == {0, 1, 2, 3}
+    assert out.attrs["flag_values"] == [0, 1, 2, 3]
+    assert out.attrs["flag_meanings"].split()[3] == "cluster_3"
+    assert len({to_rgb(colour) for colour in out.attrs["flag_colors"].split()}) == 4
 
 
 def test_what_does_not_suit_a_grid_is_refused(folder):
