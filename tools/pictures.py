@@ -50,9 +50,9 @@ def with_defaults(readme: str, table: str) -> str:
         cells[1:] for cells in lines if cells[0] in ("CatBoost", "LightGBM")
     )
     sentence = (
-        f"On {sets} data sets, public and generated, it errs less than CatBoost on {wins} and more on {losses}, and takes "
-        f"{1 / float(seconds):.1f} times as long; LightGBM errs {error} times as much, in "
-        f"1/{1 / float(trees):.0f} of the time."
+        f"On {sets} data sets, public and generated, it errs less than CatBoost on {wins} and more on "
+        f"{losses}, and takes {1 / float(seconds):.1f} times as long; LightGBM errs {error} times as much, "
+        f"in 1/{1 / float(trees):.0f} of the time."
     )
     filled = textwrap.fill(sentence, 118, subsequent_indent="  ", break_on_hyphens=False)
     return re.sub(r"On \d+ data sets, public.*?of the time\.", filled, readme, flags=re.DOTALL)
