@@ -6,11 +6,12 @@ import hashlib
 import math
 import operator
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,8 @@ _NAMES |= {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
 type Region = tuple[slice, ...]
 
 
-class Variable(Protocol):
+@dataclass(frozen=True, eq=False)
+class Variable(ABC):
     """A variable of a grid.
 
     `chunks`: lengths of what is stored together.
@@ -47,28 +49,21 @@ class Variable(Protocol):
     `can_travel`: whether other processes can read it.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def dims(self) -> tuple[str, ...]: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def chunks(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    @property
-    def may_miss(self) -> bool: ...
-    @property
-    def is_time(self) -> bool: ...
-    @property
-    def attributes(self) -> Mapping[str, Any]: ...
-    @property
-    def can_travel(self) -> bool: ...
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dtype: np.dtype[Any]
+    may_miss: bool
+    is_time: bool
+    attributes: Mapping[str, Any]
+    can_travel: bool
+
+    @abstractmethod
     def read(self, region: Region) -> NDArray[Any]:
         """Return the values of a region of the variable's own dimensions."""
-        ...
 
+    @abstractmethod
     def check_unchanged(self) -> None:
         """Raise ConflictError if the values are no longer those that were opened."""
 
@@ -316,7 +311,7 @@ class GridDataset(blocks.Dataset):
         """Return the same rows, grouped by blocks of a size along each variable, in its units or days."""
         cuts = []
         for variable, size in sizes.items():
-            values = _whole(variable)
+            values = read_whole(variable)
             low, high = np.nanmin(values), np.nanmax(values)
             cuts.append((variable, low + size * np.arange(1, math.floor((high - low) / size) + 1)))
         return self.cut(*cuts)
@@ -326,7 +321,7 @@ class GridDataset(blocks.Dataset):
 
         Raises DataError if there are fewer moments than folds.
         """
-        moments = np.unique(_whole(time))
+        moments = np.unique(read_whole(time))
         if len(moments) < n_folds:
             raise DataError(f"{time.name!r} has {len(moments)} moments, fewer than `n_folds`={n_folds}")
         return self.cut((time, moments[-(-np.arange(1, n_folds) * len(moments) // n_folds)]))
@@ -404,7 +399,8 @@ def read_aligned(variable: Variable, grid: Grid, region: Region) -> NDArray[Any]
     return values.transpose(order).reshape([lengths.get(dim, 1) for dim in grid.dims])
 
 
-def _whole(variable: Variable) -> NDArray[Any]:
+def read_whole(variable: Variable) -> NDArray[Any]:
+    """Return all values of a variable."""
     return variable.read(tuple(slice(0, n) for n in variable.shape))
 
 
@@ -517,6 +513,18 @@ class GridColumn:
         return columns.check_values(values[:, 0], self.dataset.target_names[0], rows).astype(np.int64)
 
 
+def check_reference(attributes: Sequence[Mapping[str, Any]]) -> None:
+    """Check that grid mappings have one coordinate reference system; raises DataError."""
+    for key in ("crs_wkt", "spatial_ref", "grid_mapping_name"):
+        systems = sorted({str(found[key]) for found in attributes if key in found})
+        if len(systems) > 1:
+            first, second = (text[:60] for text in systems[:2])
+            raise DataError(
+                f"variables have {len(systems)} coordinate reference systems, {first!r} and {second!r}; "
+                "expected one. Reproject them to one grid first"
+            )
+
+
 # -- times -----------------------------------------------------------------------------------------
 
 
@@ -540,157 +548,3 @@ def days_since_1970(units: str, calendar: str, name: str) -> tuple[float, float]
     day = np.datetime64(f"{int(match['year']):04}-{int(match['month']):02}-{int(match['day']):02}", "D")
     seconds = 3600 * int(match["hour"] or 0) + 60 * int(match["minute"] or 0) + float(match["second"] or 0)
     return 1 / _UNITS[unit], float(day.astype(np.int64)) + seconds / 86400
-
-
-# -- xarray's objects ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class XarrayVariable:
-    """A DataArray, which xarray reads and decodes.
-
-    `name`: in the grid.
-    """
-
-    name: str
-    array: Any
-
-    can_travel = False
-
-    @property
-    def dims(self) -> tuple[str, ...]:
-        return tuple(str(dim) for dim in self.array.dims)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.array.shape)
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        stored = self.array.encoding.get("chunks")
-        if self.array.chunks is not None:
-            stored = [lengths[0] for lengths in self.array.chunks]
-        return tuple(stored) if stored is not None and len(stored) == len(self.shape) else self.shape
-
-    @property
-    def is_time(self) -> bool:
-        return bool(self.array.dtype.kind == "M")
-
-    @property
-    def may_miss(self) -> bool:
-        return self.array.dtype.kind in "fM"
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float64) if self.is_time else self.array.dtype
-
-    @property
-    def attributes(self) -> Mapping[str, Any]:
-        return self.array.attrs  # type: ignore[no-any-return]
-
-    def read(self, region: Region) -> NDArray[Any]:
-        values = self.array.isel(dict(zip(self.dims, region, strict=True))).values
-        if not self.is_time:
-            return np.asarray(values)
-        nanoseconds = values.astype("M8[ns]")
-        days = nanoseconds.astype(np.int64) / 86400e9
-        return np.where(np.isnat(nanoseconds), np.nan, days)
-
-    def check_unchanged(self) -> None:
-        return
-
-
-def is_xarray(value: object) -> bool:
-    """Return whether `value` is a Dataset or DataArray of xarray, without importing it."""
-    return type(value).__module__.partition(".")[0] == "xarray"
-
-
-def open_xarray(
-    X: Any, y: Any = None, sample_weight: Any = None, inputs: Sequence[str] | None = None
-) -> GridDataset:
-    """Return the cells of xarray's objects as a dataset.
-
-    `X`: Dataset whose variables are the inputs, or DataArray, which is one input.
-    `y`: DataArray, or Dataset with a variable for each target; with `inputs` the name of one.
-    `inputs`: names of X's variables and coordinates, if not all variables are inputs.
-    Raises DataError if coordinates or reference systems of the parts differ.
-    """
-    X = X.to_dataset(name=X.name or "x0") if hasattr(X, "to_dataset") else X
-    y = X[y] if isinstance(y, str) else y
-    others = {"y": y, "sample_weight": sample_weight}
-    for name, other in others.items():
-        if other is not None:
-            if not is_xarray(other):
-                kind = type(other).__name__
-                raise DataError(f"`{name}` is a {kind} and X an xarray Dataset; expected a DataArray")
-            _check_coordinates(X, other, name)
-
-    def find(name: str) -> XarrayVariable | None:
-        if name not in X.variables:
-            return None
-        return _xarray_variable(name, X[name])
-
-    named = [str(name) for name in X.data_vars] if inputs is None else inputs
-    targets = [] if y is None else list(y.data_vars.values()) if hasattr(y, "data_vars") else [y]
-    weight = None if sample_weight is None else _xarray_variable("sample_weight", sample_weight)
-    return grid_of(
-        columns_of(named, find), [_xarray_variable(str(t.name or "y"), t) for t in targets], weight
-    )
-
-
-def group_by(dataset: GridDataset, groups: Any) -> labelled.GroupedDataset:
-    """Return rows of a grid whose groups are the values of a DataArray of some of its dimensions."""
-    variable = _xarray_variable("groups", groups)
-    return dataset.cut((variable, np.unique(_whole(variable))[1:]))
-
-
-def _xarray_variable(name: str, array: Any) -> XarrayVariable:
-    if array.dtype.kind not in "biufM":
-        calendar = getattr(array.dt, "calendar", None) if array.dtype == object and array.size else None
-        if calendar is not None:
-            days_since_1970("days since 1970-01-01", calendar, name)
-        raise DataError(f"{name!r} has dtype {array.dtype}; expected numbers or times. Convert it first")
-    return XarrayVariable(name, array)
-
-
-def _check_coordinates(X: Any, other: Any, name: str) -> None:
-    for key in set(X.coords) & set(other.coords):
-        here, there = X.coords[key], other.coords[key]
-        if key not in X.dims:
-            check_reference([here.attrs, there.attrs])
-        elif not np.array_equal(here.values, there.values):
-            raise DataError(
-                f"`{name}` has other coordinates along {key!r} than X: {len(there)} from {there.values[0]} "
-                f"to {there.values[-1]}, and X {len(here)} from {here.values[0]} to {here.values[-1]}. Align "
-                "them, with xarray's `align`, `reindex_like` or `interp_like`"
-            )
-
-
-def check_reference(attributes: Sequence[Mapping[str, Any]]) -> None:
-    """Check that grid mappings have one coordinate reference system; raises DataError."""
-    for key in ("crs_wkt", "spatial_ref", "grid_mapping_name"):
-        systems = sorted({str(found[key]) for found in attributes if key in found})
-        if len(systems) > 1:
-            first, second = (text[:60] for text in systems[:2])
-            raise DataError(
-                f"variables have {len(systems)} coordinate reference systems, {first!r} and {second!r}; "
-                "expected one. Reproject them to one grid first"
-            )
-
-
-def to_xarray(dataset: GridDataset, values: NDArray[Any], X: Any, name: str) -> Any:
-    """Return a value of each row as a DataArray on the grid of X, NaN where there is no row."""
-    import xarray
-
-    grid, tail = dataset.grid, values.shape[1:]
-    values = values if values.dtype.kind == "f" else values.astype(np.float64)
-    cells = np.full((*grid.shape, *tail), np.nan, values.dtype)
-    for number in np.flatnonzero(dataset.cells_of).tolist():
-        region, (first, stop) = grid.region(number), dataset.edges[number : number + 2]
-        rows = dataset.read(blocks.Block(number, first, stop))
-        piece = np.full((math.prod(cells[region].shape[: len(region)]), *tail), np.nan, values.dtype)
-        piece[rows.cells] = values[first:stop]
-        cells[region] = piece.reshape(cells[region].shape)
-    dims = [*grid.dims, *(["column"] if tail else [])]
-    coordinates = {key: c for key, c in X.coords.items() if set(c.dims) <= set(grid.dims)}
-    return xarray.DataArray(cells, coordinates, dims, name)

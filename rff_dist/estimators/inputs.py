@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from rff_dist.data import columns, folding, grids, labelled, memory
+from rff_dist.data import columns, folding, grids, labelled, memory, xarrays
 from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines import protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError
@@ -31,12 +31,12 @@ _CHECKS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.floa
 def is_dask(value: object) -> bool:
     """Return whether `value` is a Dask collection."""
     # what Dask itself asks, without importing it; xarray's objects always have it
-    return hasattr(value, "__dask_graph__") and not grids.is_xarray(value)
+    return hasattr(value, "__dask_graph__") and not xarrays.is_xarray(value)
 
 
 def is_in_memory(X: object) -> bool:
     """Return whether scikit-learn's checks apply to X: arrays, frames, sparse matrices, lists."""
-    return not (_is_stored(X) or grids.is_xarray(X) or is_dask(X) or _is_zarr(X))
+    return not (_is_stored(X) or xarrays.is_xarray(X) or is_dask(X) or _is_zarr(X))
 
 
 def _is_zarr(value: object, name: str = "") -> bool:
@@ -87,8 +87,8 @@ def as_dataset(
         return _checked_arrays(estimator, X, y, sample_weight, reset=reset, supervised=supervised)
     if _is_stored(X):
         dataset = stored_dataset(X, y, sample_weight, supervised=supervised)
-    elif grids.is_xarray(X):
-        dataset = grids.open_xarray(X, y if supervised else None, sample_weight)
+    elif xarrays.is_xarray(X):
+        dataset = xarrays.open_xarray(X, y if supervised else None, sample_weight)
     elif is_dask(X):
         from rff_dist.engines.dask_arrays import DaskArrayDataset
 
@@ -168,8 +168,8 @@ def with_groups(dataset: Dataset, groups: Any) -> Dataset:
     """
     if groups is None:
         return dataset
-    if isinstance(dataset, grids.GridDataset) and grids.is_xarray(groups):
-        return grids.group_by(dataset, groups)
+    if isinstance(dataset, grids.GridDataset) and xarrays.is_xarray(groups):
+        return xarrays.group_by(dataset, groups)
     column = _named_column(dataset, groups, "groups") if isinstance(groups, str) else None
     return labelled.GroupedDataset(dataset, as_column(groups, name="groups") if column is None else column)
 
@@ -331,10 +331,10 @@ def map_for(n_components: Any) -> str:
 
 def on_grid(X: Any, dataset: Dataset, values: Any, name: str) -> Any:
     """Return a result of each row as it is, or on the grid of an X of xarray."""
-    if not grids.is_xarray(X):
+    if not xarrays.is_xarray(X):
         return values
     assert isinstance(dataset, grids.GridDataset)
-    return grids.to_xarray(dataset, values, X, name)
+    return xarrays.to_xarray(dataset, values, X, name)
 
 
 def map_rows(

@@ -17,7 +17,7 @@ from typing import Any, Self, overload
 import numpy as np
 import zarr
 
-from rff_dist.data import blocks, grids, memory
+from rff_dist.data import blocks, grids, memory, xarrays
 from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, NoSuchVersionError, StorageError
 from rff_dist.storage import documents, groups, locations, repositories
 from rff_dist.storage import grids as stored_grids
@@ -273,8 +273,8 @@ def open_dataset(
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
-    if not isinstance(x, str) and grids.is_xarray(url):
-        return grids.open_xarray(url, y if y in url.variables else None, sample_weight, inputs=x)
+    if not isinstance(x, str) and xarrays.is_xarray(url):
+        return xarrays.open_xarray(url, y if y in url.variables else None, sample_weight, inputs=x)
     group = groups.find_group(url, version)
     if not isinstance(x, str):
         target = None if y == "y" and y not in group.list_arrays() else y

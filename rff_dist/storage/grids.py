@@ -52,55 +52,20 @@ _TITLES = {
 
 
 @dataclass(frozen=True, eq=False)
-class StoredVariable:
+class StoredVariable(grids.Variable):
     """A variable in a Zarr group, made by `open_variable`. It pickles as its group and name.
 
     `header`: its checked metadata.
     `missing`: stored values that mean a missing cell.
-    `scale`, `offset`: what stored values are multiplied by, and what is added then.
+    `packing`: what stored values are multiplied by, and what is added then; None for the values themselves.
     """
 
     group: groups.StoredGroup
-    name: str
     missing_chunks: str
     array: zarr.Array[Any]
     header: arrays.Header
-    dims: tuple[str, ...]
     missing: tuple[Any, ...]
-    scale: float
-    offset: float
-    is_time: bool
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.header.shape
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        return self.header.shards or self.header.chunks
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        return dict(self.array.attrs)
-
-    @property
-    def packed(self) -> bool:
-        return (self.scale, self.offset) != (1.0, 0.0) or self.is_time
-
-    @property
-    def may_miss(self) -> bool:
-        return self.header.dtype.kind == "f" or bool(self.missing)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        stored = self.header.dtype
-        # which keeps all digits
-        small = stored.itemsize <= (4 if stored.kind == "f" else 2) and not self.packed
-        return np.dtype(np.float32 if small else np.float64)
-
-    @property
-    def can_travel(self) -> bool:
-        return self.group.url is not None and self.group.process is None
+    packing: tuple[float, float] | None
 
     def read(self, region: grids.Region) -> NDArray[Any]:
         """Return the values of a region, NaN where they are missing.
@@ -112,11 +77,11 @@ class StoredVariable:
         except StorageError:
             self.check_unchanged()
             raise
-        if self.array.attrs.get("_Unsigned") == "true":
+        if self.attributes.get("_Unsigned") == "true":
             stored = stored.view(f"u{stored.dtype.itemsize}")
         values = stored.astype(self.dtype)
-        if self.packed:
-            values = values * self.scale + self.offset
+        if self.packing is not None:
+            values = values * self.packing[0] + self.packing[1]
         if self.missing:
             values[np.isin(stored, np.array(self.missing, stored.dtype))] = np.nan
         return values
@@ -171,8 +136,25 @@ def open_variable(group: groups.StoredGroup, name: str, missing_chunks: str = "e
     fill = array.fill_value
     if fill is not None and (fill != fill or fill in missing):
         array = arrays.require_chunks(array, "fill")
+    packing = None if (scale, offset) == (1.0, 0.0) and not is_time else (scale, offset)
+    # which keeps all digits
+    small = header.dtype.itemsize <= (4 if header.dtype.kind == "f" else 2) and packing is None
     return StoredVariable(
-        group, name, missing_chunks, array, header, tuple(dims), tuple(missing), scale, offset, is_time
+        name=name,
+        dims=tuple(dims),
+        shape=header.shape,
+        chunks=header.shards or header.chunks,
+        dtype=np.dtype(np.float32 if small else np.float64),
+        may_miss=header.dtype.kind == "f" or bool(missing),
+        is_time=is_time,
+        attributes=attributes,
+        can_travel=group.url is not None and group.process is None,
+        group=group,
+        missing_chunks=missing_chunks,
+        array=array,
+        header=header,
+        missing=tuple(missing),
+        packing=packing,
     )
 
 

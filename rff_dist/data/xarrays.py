@@ -1,0 +1,130 @@
+"""Datasets and DataArrays of xarray as grids, and results as DataArrays; xarray is not imported before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.data import blocks, grids, labelled
+from rff_dist.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class XarrayVariable(grids.Variable):
+    """A DataArray, which xarray reads and decodes."""
+
+    array: Any
+
+    def read(self, region: grids.Region) -> NDArray[Any]:
+        values = self.array.isel(dict(zip(self.dims, region, strict=True))).values
+        if not self.is_time:
+            return np.asarray(values)
+        moments = values.astype("M8[ns]")
+        return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 86400e9)
+
+    def check_unchanged(self) -> None:
+        return
+
+
+def is_xarray(value: object) -> bool:
+    """Return whether `value` is a Dataset or DataArray of xarray, without importing it."""
+    return type(value).__module__.partition(".")[0] == "xarray"
+
+
+def open_xarray(
+    X: Any, y: Any = None, sample_weight: Any = None, inputs: Sequence[str] | None = None
+) -> grids.GridDataset:
+    """Return the cells of xarray's objects as a dataset.
+
+    `X`: Dataset whose variables are the inputs, or DataArray, which is one input.
+    `y`: DataArray, or Dataset with a variable for each target; with `inputs` the name of one.
+    `inputs`: names of X's variables and coordinates, if not all variables are inputs.
+    Raises DataError if coordinates or reference systems of the parts differ.
+    """
+    X = X.to_dataset(name=X.name or "x0") if hasattr(X, "to_dataset") else X
+    y = X[y] if isinstance(y, str) else y
+    others = {"y": y, "sample_weight": sample_weight}
+    for name, other in others.items():
+        if other is not None:
+            if not is_xarray(other):
+                kind = type(other).__name__
+                raise DataError(f"`{name}` is a {kind} and X an xarray Dataset; expected a DataArray")
+            _check_coordinates(X, other, name)
+
+    def find(name: str) -> XarrayVariable | None:
+        if name not in X.variables:
+            return None
+        return _xarray_variable(name, X[name])
+
+    named = [str(name) for name in X.data_vars] if inputs is None else inputs
+    targets = [] if y is None else list(y.data_vars.values()) if hasattr(y, "data_vars") else [y]
+    weight = None if sample_weight is None else _xarray_variable("sample_weight", sample_weight)
+    return grids.grid_of(
+        grids.columns_of(named, find), [_xarray_variable(str(t.name or "y"), t) for t in targets], weight
+    )
+
+
+def group_by(dataset: grids.GridDataset, groups: Any) -> labelled.GroupedDataset:
+    """Return rows of a grid whose groups are the values of a DataArray of some of its dimensions."""
+    variable = _xarray_variable("groups", groups)
+    return dataset.cut((variable, np.unique(grids.read_whole(variable))[1:]))
+
+
+def _xarray_variable(name: str, array: Any) -> XarrayVariable:
+    if array.dtype.kind not in "biufM":
+        calendar = getattr(array.dt, "calendar", None) if array.dtype == object and array.size else None
+        if calendar is not None:
+            grids.days_since_1970("days since 1970-01-01", calendar, name)
+        raise DataError(f"{name!r} has dtype {array.dtype}; expected numbers or times. Convert it first")
+    shape, is_time = tuple(array.shape), array.dtype.kind == "M"
+    stored = array.encoding.get("chunks", shape)
+    if array.chunks is not None:
+        stored = [lengths[0] for lengths in array.chunks]
+    return XarrayVariable(
+        name=name,
+        dims=tuple(str(dim) for dim in array.dims),
+        shape=shape,
+        chunks=tuple(stored) if stored is not None and len(stored) == len(shape) else shape,
+        dtype=np.dtype(np.float64) if is_time else array.dtype,
+        may_miss=array.dtype.kind in "fM",
+        is_time=is_time,
+        attributes=array.attrs,
+        can_travel=False,
+        array=array,
+    )
+
+
+def _check_coordinates(X: Any, other: Any, name: str) -> None:
+    for key in set(X.coords) & set(other.coords):
+        here, there = X.coords[key], other.coords[key]
+        if key not in X.dims:
+            grids.check_reference([here.attrs, there.attrs])
+        elif not np.array_equal(here.values, there.values):
+            raise DataError(
+                f"`{name}` has other coordinates along {key!r} than X: {len(there)} from {there.values[0]} "
+                f"to {there.values[-1]}, and X {len(here)} from {here.values[0]} to {here.values[-1]}. Align "
+                "them, with xarray's `align`, `reindex_like` or `interp_like`"
+            )
+
+
+def to_xarray(dataset: grids.GridDataset, values: NDArray[Any], X: Any, name: str) -> Any:
+    """Return a value of each row as a DataArray on the grid of X, NaN where there is no row."""
+    import xarray
+
+    grid, tail = dataset.grid, values.shape[1:]
+    values = values if values.dtype.kind == "f" else values.astype(np.float64)
+    cells = np.full((*grid.shape, *tail), np.nan, values.dtype)
+    for number in np.flatnonzero(dataset.cells_of).tolist():
+        region, (first, stop) = grid.region(number), dataset.edges[number : number + 2]
+        rows = dataset.read(blocks.Block(number, first, stop))
+        piece = np.full((math.prod(cells[region].shape[: len(region)]), *tail), np.nan, values.dtype)
+        piece[rows.cells] = values[first:stop]
+        cells[region] = piece.reshape(cells[region].shape)
+    dims = [*grid.dims, *(["column"] if tail else [])]
+    coordinates = {key: c for key, c in X.coords.items() if set(c.dims) <= set(grid.dims)}
+    return xarray.DataArray(cells, coordinates, dims, name)
