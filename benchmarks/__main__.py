@@ -37,6 +37,7 @@ LONG = (  # minutes to an hour each
     "lloyd_pass_keeps_up_with_stored_features",
     "clusters_are_the_same_on_any_workers",
     "one_pass_beats_grid_search",
+    "ridge_of_any_size_keeps_its_memory",
     "a_flow_takes_seconds_beyond_its_passes",
     "pairs_or_phases",
     "no_absurd_models",

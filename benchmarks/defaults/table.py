@@ -119,11 +119,13 @@ def write(results: dict[Task, Result], splits: list[int], folder: Path, sets: It
     classification = [row for row in rows if row.known.get("classes") is True]
     parts = [part for part in ((regression, REGRESSION), (classification, CLASSIFICATION)) if part[0]]
     summaries = [_summary(part, measure) for part, measures in parts for measure in measures]
+    title, *how = _introduction(rows, splits, [name for name in sets if name not in {r.name for r in rows}])
     blocks = [
-        *_introduction(rows, splits, [name for name in sets if name not in {row.name for row in rows}]),
-        "<!-- --8<-- [start:summary] -->",  # the manual's comparison may include this part
+        title,
+        "<!-- --8<-- [start:summary] -->",  # the manual's comparison includes this part
         *map(_markdown, summaries),
         "<!-- --8<-- [end:summary] -->",
+        *how,
         *(_markdown(_sets(part, measures)) for part, measures in parts),
         *(_regrets(named) if named else ()),
         *_remarks(rows),

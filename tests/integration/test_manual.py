@@ -28,6 +28,10 @@ QUICK = {
     "comparison.md",
     "index.md",
     "faq.md",
+    "reference/data.md",
+    "reference/estimators.md",
+    "reference/features.md",
+    "reference/kernels.md",
 }
 
 
