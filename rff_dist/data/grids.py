@@ -411,14 +411,21 @@ def _present(parts: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
 
 
 def grid_of(
-    inputs: Sequence[Column], targets: Sequence[Variable] = (), weight: Variable | None = None, **facts: Any
+    inputs: Sequence[Column],
+    targets: Sequence[Variable] = (),
+    weight: Variable | None = None,
+    *,
+    like: Variable | None = None,
+    **facts: Any,
 ) -> GridDataset:
     """Make a dataset of variables, and count the cells that none of them misses, which reads them once.
 
+    `like`: gives the order of the dimensions, and chunks, where no input or target has all dimensions.
     Raises DataError if sizes of a dimension differ, an input has a dimension that a target lacks, or no cell
       has all variables.
     """
     variables = [*targets, *(column.variable for column in inputs), *([] if weight is None else [weight])]
+    variables = variables if like is None else [like, *variables]
     sizes: dict[str, tuple[int, str]] = {}
     for variable in variables:
         for dim, n in zip(variable.dims, variable.shape, strict=True):

@@ -191,11 +191,19 @@ def open_grid(
         return open_variable(group, name, missing_chunks) if name in names else None
 
     found = grids.columns_of(inputs, find)
+    dims = [column.variable.dims for column in found]
+    wanted, like = {dim for of_one in dims for dim in of_one}, None
+    if target is None and max(map(len, dims)) < len(
+        wanted
+    ):  # such as a map and a time, whose target has both
+        of_all = (name for name in sorted(names) if {*(_dims(_array(group, name)) or ())} == wanted)
+        like = find(next(of_all, ""))
     targets = [target] if isinstance(target, str) else [*(target or ())]
     dataset = grids.grid_of(
         found,
         [open_variable(group, name, missing_chunks) for name in targets],
         None if weight is None else open_variable(group, weight, missing_chunks),
+        like=like,
         url=group.url,
         version=group.version,
         missing_chunks=missing_chunks,
@@ -372,7 +380,7 @@ def create_grid_output(
     created = place.create_group({**kept, documents.MANIFEST: {"state": "writing"}})
     try:
         with locations.store_errors(f"{location} cannot be written"):
-            for name in _coordinates(group, reference):
+            for name in _coordinates(group, reference, dataset.grid.dims):
                 _copy(_array(group, name), created, name)
             of = (
                 (layout.column_names or [""])[0]
@@ -403,12 +411,12 @@ def _flags(meanings: Mapping[int, str]) -> dict[str, Any]:
     return {"flag_values": [*meanings], **texts} if meanings else {}
 
 
-def _coordinates(group: groups.StoredGroup, reference: StoredVariable) -> list[str]:
-    """Return the names of the arrays that place a variable's cells: coordinates, bounds and grid mapping."""
+def _coordinates(group: groups.StoredGroup, reference: StoredVariable, dims: Sequence[str]) -> list[str]:
+    """Return the names of the arrays that place cells: coordinates, bounds and grid mapping."""
     there = set(group.list_arrays())
     listed = [reference.attributes.get("coordinates", ""), group.attributes.get("coordinates", "")]
     listed += [reference.attributes.get("grid_mapping", "")]
-    names = [*reference.dims, *(name.rstrip(":") for text in listed for name in str(text).split())]
+    names = [*dims, *(name.rstrip(":") for text in listed for name in str(text).split())]
     names += [name for name in ("spatial_ref", "crs") if name in there]
     found = [name for name in dict.fromkeys(names) if name in there]
     bounds = [str(_array(group, name).attrs.get("bounds", "")) for name in found]

@@ -248,6 +248,17 @@ class TestResults:
             np.testing.assert_allclose(out[f"component_{i}"], scores[..., i], rtol=1e-6, atol=1e-7)  # float32
 
 
+def test_a_map_and_a_time_give_the_grid_of_the_target(tmp_path, place, cube):
+    inputs = ["elevation", "lon", "time"]  # none of which has all dimensions
+    model = RFFRidge(**PLAIN).fit(open_dataset(place, x=inputs, y="temperature"))
+    rows = open_dataset(place, x=inputs, y=None)
+    predict(rows, model.model_, tmp_path / "out.zarr", engine=SerialEngine())
+    out = xr.open_zarr(tmp_path / "out.zarr", consolidated=False)
+    assert (out.prediction.dims, out.prediction.encoding["chunks"]) == (cube.temperature.dims, CHUNKS)
+    for name in ("time", "lat", "lon"):
+        np.testing.assert_array_equal(out[name], cube[name])
+
+
 @pytest.mark.parametrize(
     ("units", "calendar"),
     [
