@@ -30,7 +30,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -289,10 +289,12 @@ class DaskEngine(Engine):
         kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
         row_bytes = protocol.bytes_per_row(function)
         about = partial(protocol.describe_pass, function, shared)
+        task = worker.PassTask(compute, combine, self._topic, number, label, row_bytes, kept)
+        pickled = worker.pickle_value(task, "function")  # refuses what cannot travel, before the pass starts
         with progress.announce_pass(self.observers, label, blocks, about) as announce, self._workers.errors():
-            trace = tracing.parent(len(blocks))
-            task = worker.PassTask(compute, combine, self._topic, number, label, row_bytes, kept, trace)
-            pickled = worker.pickle_value(task, "function")
+            if (trace := tracing.parent(len(blocks))) is not None:
+                task = replace(task, trace=trace)
+                pickled = worker.pickle_value(task, "function")
             placed = self._place(state)
             job = self._send("function", worker.place_beside, placed.future, pickled)
             tasks = dask_pass.Tasks(self._client, task, job, placed.future, source)

@@ -96,11 +96,14 @@ def test_every_error_but_the_base_is_a_built_in_error_too():
             assert set(others) - {Exception, BaseException, object}, name
 
 
-OPTIONAL = ("delta", "s3", "metrics", "report", "jax", "onnx", "mlflow", "otel", "skops", "xarray")
+OPTIONAL = (
+    *("delta", "excel", "jax", "metrics", "mlflow", "onnx", "otel", "postgresql", "report", "s3", "skops"),
+    "xarray",
+)
 DISTRIBUTIONS = {  # that are called otherwise
-    "sklearn": "scikit_learn",
     "mlflow": "mlflow_skinny",
     "opentelemetry": "opentelemetry_sdk",
+    "sklearn": "scikit_learn",
 }
 
 

@@ -18,7 +18,7 @@ from rff_dist.storage import locations
 from rff_dist.workbench.tables.lakes import Feed, Lake
 
 _CHANGE, _COMMIT = "_change_type", "_commit_version"
-_WENT = pyarrow.array(["delete", "update_preimage"])
+_WENT = ["delete", "update_preimage"]
 _log = logging.getLogger(__name__)
 
 
@@ -75,7 +75,7 @@ def open_delta(location: locations.Location) -> Lake:
                 f"{locations.explain(error)}. If its log or its files of removed rows were vacuumed, ingest "
                 "it again with `overwrite`"
             ) from error
-        went = compute.is_in(read.column(_CHANGE).cast("string"), _WENT).to_numpy()
+        went = compute.is_in(read.column(_CHANGE).cast("string"), pyarrow.array(_WENT)).to_numpy()
         parts = [tables.cast_columns(batch, types, name) for batch in read.to_batches()]
         rows = pyarrow.Table.from_batches(parts, pyarrow.schema(list(types.items())))
         return rows, np.where(went, -1, 1), read.column(_COMMIT).to_numpy().astype(np.int64)
