@@ -96,7 +96,7 @@ def test_every_error_but_the_base_is_a_built_in_error_too():
             assert set(others) - {Exception, BaseException, object}, name
 
 
-OPTIONAL = ("delta", "s3", "metrics", "report", "jax", "onnx", "mlflow", "skops")
+OPTIONAL = ("delta", "iceberg", "s3", "metrics", "report", "jax", "onnx", "mlflow", "skops")
 DISTRIBUTIONS = {"sklearn": "scikit_learn", "mlflow": "mlflow_skinny"}  # that are called otherwise
 
 
