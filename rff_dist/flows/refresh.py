@@ -44,7 +44,7 @@ class Followed:
     """The table that the data follow."""
 
     table: str | None = fields.option(
-        "Delta table that the data follow, a folder or URL: what changed in it is taken into the data first.",
+        "Delta or Iceberg table that the data follow, as for ingest: data take what changed in it first.",
         None,
         unit="TABLE",
     )

@@ -59,7 +59,7 @@ class Limits(limits.Limits):
 
 
 #: Names of options that are paths or URLs.
-_PLACES = {"data", "model", "output", "performance_report", "sources", "test"}
+_PLACES = {"data", "model", "output", "performance_report", "sources", "table", "test"}
 #: Options that a form asks for first. The other options of the job follow; those of where it runs are last.
 _FIRST = ("data", "model", "output", "n_components", "n_clusters")
 

@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 # Object stores are reached through obstore (the extra `s3`), which read twice as fast as s3fs locally.
 REMOTE_SCHEMES = ("s3", "gs", "az", "https")
-SCHEMES = ("file", "memory", *REMOTE_SCHEMES)
+ICEBERG = "iceberg"  # names a table of a catalog, which only `ingest` reads
+SCHEMES = ("file", "memory", ICEBERG, *REMOTE_SCHEMES)
 READ_ONLY_SCHEMES = ("https",)
 NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
 # Icechunk's list of a versioned dataset's branches, tags and snapshots.
@@ -70,7 +71,7 @@ class Location:
     """A folder in a store.
 
     `scheme`: one of `SCHEMES`.
-    `path`: an absolute local path, a name in memory, or a bucket and a prefix.
+    `path`: an absolute local path, a name in memory, a catalog and a table, or a bucket and a prefix.
 
     >>> parse_location('s3://bucket/models/main').child('versions').url
     's3://bucket/models/main/versions'
@@ -164,6 +165,8 @@ def open_store(location: Location, *, read_only: bool) -> Store:
                 )
             MEMORY[location.path] = MemoryStore()
         return MEMORY[location.path].with_read_only(read_only)
+    if location.scheme == ICEBERG:
+        raise StorageError(f"{location} is a table of a catalog, not a place for Zarr; ingest it first")
     if not read_only and location.scheme in READ_ONLY_SCHEMES:
         raise StorageError(f"{location} can only be read; write to a path or an object store")
     stores = require("obstore.store", f"{location.scheme}:// needs the package obstore", "s3")

@@ -97,8 +97,8 @@ def test_every_error_but_the_base_is_a_built_in_error_too():
 
 
 OPTIONAL = (
-    *("delta", "excel", "jax", "metrics", "mlflow", "onnx", "otel", "postgresql", "report", "s3", "skops"),
-    "xarray",
+    *("delta", "excel", "iceberg", "jax", "metrics", "mlflow", "onnx", "openlineage", "otel", "postgresql"),
+    *("report", "s3", "skops", "xarray"),
 )
 DISTRIBUTIONS = {  # that are called otherwise
     "mlflow": "mlflow_skinny",

@@ -271,11 +271,12 @@ class Ingest:
     """Turn files or a query into a dataset, or append their rows to one."""
 
     sources: list[str] = fields.option(
-        "Files, patterns such as incoming/*.parquet, folders of Parquet files, a Delta table, or Zarr groups "
-        "of columns, on disk or in an object store. Files are .csv, .tsv and .jsonl, also compressed, "
-        ".parquet, .arrow, .feather, .xlsx (sales.xlsx#May is its sheet May), .npy and .npz. Arrays of one "
-        "axis, such as y.npy next to X.npy, are columns. Rows are appended only from files that were not "
-        "ingested before; of a Delta table, all that changed.",
+        "Files, patterns such as incoming/*.parquet, folders of Parquet files, or Zarr groups of columns, on "
+        "disk or in an object store. Files are .csv, .tsv and .jsonl, also compressed, .parquet, .arrow, "
+        ".feather, .xlsx (sales.xlsx#May is its sheet May), .npy and .npz. Arrays of one axis, such as y.npy "
+        "next to X.npy, are columns. Rows are appended only from files that were not ingested before. Or the "
+        "folder of a Delta table, or iceberg://CATALOG/NAMESPACE.TABLE: all that changed in it since is "
+        "appended, replaced and deleted.",
         [],
         argument=True,
         unit="SOURCE",

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
@@ -18,8 +17,6 @@ from rff_dist.storage import locations
 from rff_dist.workbench.tables.lakes import Feed, Lake
 
 _CHANGE, _COMMIT = "_change_type", "_commit_version"
-_WENT = ["delete", "update_preimage"]
-_log = logging.getLogger(__name__)
 
 
 def open_delta(location: locations.Location) -> Lake:
@@ -75,7 +72,10 @@ def open_delta(location: locations.Location) -> Lake:
                 f"{locations.explain(error)}. If its log or its files of removed rows were vacuumed, ingest "
                 "it again with `overwrite`"
             ) from error
-        went = compute.is_in(read.column(_CHANGE).cast("string"), pyarrow.array(_WENT)).to_numpy()
+        change = read.column(_CHANGE).cast("string")
+        went = compute.or_(
+            compute.equal(change, "delete"), compute.equal(change, "update_preimage")
+        ).to_numpy()
         parts = [tables.cast_columns(batch, types, name) for batch in read.to_batches()]
         rows = pyarrow.Table.from_batches(parts, pyarrow.schema(list(types.items())))
         return rows, np.where(went, -1, 1), read.column(_COMMIT).to_numpy().astype(np.int64)

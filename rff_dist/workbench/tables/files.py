@@ -22,7 +22,14 @@ from rff_dist.recipes import tables
 from rff_dist.recipes.reading import Reading
 from rff_dist.storage import locations
 from rff_dist.typing import PathLike
-from rff_dist.workbench.tables import array_files, csv_files, delta_tables, lakes, spreadsheets
+from rff_dist.workbench.tables import (
+    array_files,
+    csv_files,
+    delta_tables,
+    iceberg_tables,
+    lakes,
+    spreadsheets,
+)
 
 _KINDS = {
     ".csv": (".csv", ".tsv", ".txt"),
@@ -134,8 +141,8 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
 
     `sources`: files; folders, which stand for all Parquet files in them by name, or all CSV files; or
       patterns with `*`, `?`, `[…]` and, for local files, `**`. Object stores work alike
-      (`s3://bucket/new/*.csv`). A workbook may name one of its sheets (`sales.xlsx#May`). Or the folder of
-      one Delta table.
+      (`s3://bucket/new/*.csv`). A workbook may name one of its sheets (`sales.xlsx#May`). Or one table of a
+      lakehouse: the folder of a Delta table, or iceberg://CATALOG/NAMESPACE.TABLE.
     `may_be_none`: whether a pattern or a folder may hold no file (yet).
     Raises StorageError if there is no such file, its type is unknown, or it is one of the files of a Delta or
       Iceberg table.
@@ -146,9 +153,8 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
         location = locations.parse_location(plain)
         if location.scheme == "memory":
             raise StorageError(f"{location} can only hold Zarr data; expected files of rows")
-        is_folder = Path(location.path).is_dir() if location.is_local else table_kind(location.path) is None
-        if is_folder and not glob.has_magic(location.path) and _table_format(location) == "Delta":
-            lake = delta_tables.open_delta(location)
+        lake = _open_lake(location)
+        if lake is not None:
             files = [File(location, ".lake", lake.source.sha256, lake=lake)]
         else:
             files = _find_local(location, may_be_none) if location.is_local else _find_remote(location)
@@ -160,14 +166,25 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
             raise StorageError(
                 f"{file.name} is a {file.lake.format} table; expected it alone, without other files"
             )
-    for folder in dict.fromkeys(folder for file in found.values() for folder in _folders_of(file.location)):
+    plain = [file.location for file in found.values() if file.lake is None]
+    for folder in dict.fromkeys(folder for location in plain for folder in _folders_of(location)):
         if format_ := _table_format(folder):
             raise StorageError(
                 f"{folder} is a table in {format_} format, whose files hold removed rows too; expected "
-                "files of which every row counts. Give the folder of a Delta table itself, or write the "
-                "current rows of an Iceberg table as Parquet elsewhere, and ingest those"
+                "files of which every row counts. Give the folder of a Delta table itself, and an Iceberg "
+                "table by its catalog: iceberg://CATALOG/NAMESPACE.TABLE"
             )
     return list(found.values())
+
+
+def _open_lake(location: locations.Location) -> lakes.Lake | None:
+    """Open the table of a lakehouse that a source is; None if it is none."""
+    if location.scheme == locations.ICEBERG:
+        return iceberg_tables.open_iceberg(location)
+    is_folder = Path(location.path).is_dir() if location.is_local else table_kind(location.path) is None
+    if not is_folder or glob.has_magic(location.path) or _table_format(location) != "Delta":
+        return None
+    return delta_tables.open_delta(location)
 
 
 def _folders_of(location: locations.Location) -> Iterator[locations.Location]:

@@ -100,10 +100,10 @@ def ingest(
       same columns: CSV (.csv, .tsv, .txt) and JSON lines (.jsonl), also compressed (.gz, .zst, .bz2),
       Parquet, Arrow and Feather, Excel (.xlsx; "sales.xlsx#May" is its sheet May), .npy or .npz. Also a
       pattern such as "new/*.csv"; a folder of Parquet files, where folders such as `day=2020-01-01` give
-      columns; the folder of a Delta table, alone, of which the current version is read; or a Zarr group whose
-      arrays are columns, as xarray writes it. The columns of an .npy file are named "0", "1", …; further .npy
-      files with 1-D arrays are columns with the names of their files. An .npz file must be the only one; it
-      holds the array "X" and optionally "y".
+      columns; or a Zarr group whose arrays are columns, as xarray writes it. The columns of an .npy file are
+      named "0", "1", …; further .npy files with 1-D arrays are columns with the names of their files. An .npz
+      file must be the only one; it holds the array "X" and optionally "y". Or one table of a lakehouse, of
+      which the current version is read: the folder of a Delta table, or iceberg://CATALOG/NAMESPACE.TABLE.
     Returns the open dataset. If y is text, the dataset is without it, and `open_column(url, "y")` opens y.
       The attribute `sources` holds name, digest and number of rows of each file.
     Raises StorageError if the source cannot be read, its type is unknown, or the output cannot be written;
@@ -317,8 +317,8 @@ def ingest_more(
 
     `source`: as for `ingest`, except that a folder or pattern may hold no file. Files that were ingested
       before are skipped: they have the same name, size and time, or the same bytes. A file that has grown
-      since then is refused. Of a Delta table that the dataset was made of, what changed since is read: rows
-      are added, replaced and deleted by their ids, in one commit.
+      since then is refused. Of a table of a lakehouse that the dataset was made of, what changed since is
+      read: rows are added, replaced and deleted by their ids, in one commit.
     `url`: the dataset. If there is none, it is created as by `ingest`; then `target` or `columns` must be
       given.
     `roles`: an existing dataset knows its columns, so they need not be given. X keeps the dataset's dtype;

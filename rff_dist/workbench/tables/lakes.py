@@ -30,9 +30,9 @@ type Feed = tuple[pyarrow.Table, IntArray, IntArray]
 class Lake:
     """A table of a lakehouse at one of its versions.
 
-    `format`: {"Delta"}.
+    `format`: {"Delta", "Iceberg"}.
     `id`: a name that all versions of the table share.
-    `version`: of the table.
+    `version`: of the table; a snapshot's number as text.
     `facts`: further JSON values by which `read_feed` recognises this version later.
     `rows`: all rows at this version.
     `read_feed`: takes the entry of an earlier version, and columns; returns what came and went since. Raises
@@ -43,7 +43,7 @@ class Lake:
     url: str
     format: str
     id: str
-    version: int
+    version: int | str
     facts: Mapping[str, Any]
     rows: tables.Table
     read_feed: Callable[[Mapping[str, Any], Sequence[str]], Feed]
@@ -196,7 +196,7 @@ def merge(
 
 
 def _locate(
-    dataset: appending.Editing, changes: Changes, lake: Lake, since: int, *, may_lack: bool
+    dataset: appending.Editing, changes: Changes, lake: Lake, since: int | str, *, may_lack: bool
 ) -> IntArray:
     """Return the dataset's row of each key that was touched, -1 of new ones; see `merge`."""
     stored, ids = dataset.headers[ID].dtype, changes.ids

@@ -1,0 +1,247 @@
+"""Datasets, and models of them, that follow an Iceberg table of a catalog on SQLite."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from rff_dist import open_dataset, write_dataset
+from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
+from rff_dist.ridge.models import read_model, write_model
+from rff_dist.storage import repositories
+from rff_dist.storage.locations import parse_location
+from rff_dist.workbench.tables import iceberg_tables
+from tests.lake_tables import FIRST, TYPES, Commits, as_arrow, draw
+from tests.living_data import assert_follows, fit, make_small, refresh
+from tests.refusals import refuses
+from tests.tables import ingest, ingest_more
+
+pytest.importorskip("pyiceberg")
+
+URL = "iceberg://shop/main.prices"
+
+
+@pytest.fixture
+def catalog(tmp_path, monkeypatch):
+    """A catalog that PyIceberg's configuration names."""
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.utils.config import Config
+
+    (tmp_path / "lake").mkdir()
+    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__URI", f"sqlite:///{tmp_path}/lake/catalog.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__WAREHOUSE", f"file://{tmp_path}/lake")
+    # it reads them once for each process
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    catalog = load_catalog("shop")
+    catalog.create_namespace("main")
+    yield catalog
+    catalog.close()
+
+
+class Table(Commits):
+    """An Iceberg table that gets the commits of a dictionary."""
+
+    def __init__(self, catalog, n_rows: int, **options) -> None:
+        super().__init__(n_rows, **options)
+        self.table = catalog.create_table("main.prices", schema=TYPES)
+        self.table.append(as_arrow(self.first))
+
+    def commit(self, what, given):
+        from pyiceberg.expressions import In
+
+        if what == "insert":
+            self.table.append(as_arrow(given))
+        elif what == "delete":
+            self.table.delete(In("key", given))
+        else:
+            self.table.overwrite(as_arrow(given), overwrite_filter=In("key", [*given]))
+
+    @property
+    def version(self):
+        return str(self.table.current_snapshot().snapshot_id)
+
+
+@pytest.fixture
+def table(catalog):
+    return Table(catalog, 300)
+
+
+@pytest.fixture
+def data(table, tmp_path):
+    """The dataset of the table's first snapshot."""
+    url = tmp_path / "data.zarr"
+    ingest_more(URL, url, target="price", id="key", chunk_rows=128)
+    return url
+
+
+@pytest.mark.parametrize(
+    ("n_commits", "most"),
+    [
+        pytest.param(20, 40, id="20"),
+        pytest.param(100, 10_000, id="100", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
+)
+@pytest.mark.faults("F17")
+def test_model_that_followed_random_commits_has_the_bits_of_one_full_pass(
+    tmp_path, monkeypatch, catalog, n_commits, most
+):
+    make_small(monkeypatch)
+    table, data = Table(catalog, 600, most=most), tmp_path / "data.zarr"
+    ingest_more(URL, data, target="price", id="key", chunk_rows=128)
+    begun = fit(open_dataset(data))
+    write_model(begun, tmp_path / "model")
+    for i in range(1, n_commits + 1):
+        table.commit(*table.next_one())
+        if i % 10 == 0:
+            done = ingest_more(URL, data)
+            assert done.table == {"format": "Iceberg", "id": str(table.table.metadata.table_uuid)} | {
+                "version": table.version
+            }
+            table.assert_held(data)
+            assert refresh(tmp_path / "model", data, force=True)["decision"] == "published"
+    assert_follows(read_model(tmp_path / "model"), begun, open_dataset(data))
+    again = ingest_more(URL, data)
+    assert (again.version, again.skipped) == (None, (URL,))
+
+
+def test_one_night_is_one_commit_that_names_the_snapshot_and_counts_rows(table, data):
+    before = open_dataset(data).version
+    rows = draw(range(FIRST, FIRST + 3), 7) | table.add(5)
+    table.held |= rows
+    table.commit("upsert", rows)
+    table.commit("delete", [FIRST + 10, FIRST + 299])
+    for key in (FIRST + 10, FIRST + 299):
+        del table.held[key]
+    done = ingest_more(URL, data)
+    assert (done.n_before, done.n_after, done.n_replaced, done.n_deleted) == (300, 303, 3, 2)
+    table.assert_held(data)
+    newest, oldest = repositories.read_history(parse_location(data))[:2]
+    assert oldest.id == before
+    assert f"version {table.version} of the Iceberg table main.prices" in newest.message
+    assert "5 rows added, 3 replaced, 2 deleted" in newest.message
+
+
+def test_a_table_that_was_rolled_back_to_a_snapshot_is_followed_there(table, data):
+    first = table.table.current_snapshot().snapshot_id
+    rows = table.add(9)
+    table.commit("insert", rows)
+    assert ingest_more(URL, data).n_after == 309
+    table.table.manage_snapshots().rollback_to_snapshot(first).commit()
+    done = ingest_more(URL, data)
+    assert (done.n_deleted, done.table["version"]) == (9, str(first))
+    for key in rows:
+        del table.held[key]
+    table.assert_held(data)
+
+
+def test_a_renamed_column_is_named_and_refused_until_it_has_its_name_again(table, data, caplog):
+    with table.table.update_schema() as schema:
+        schema.rename_column("a", "area")
+    table.commit("delete", table.delete())
+    with caplog.at_level(logging.WARNING), refuses((DataError, InvalidParameterError), "a"):
+        ingest_more(URL, data)
+    assert "'a' is gone" in caplog.text
+    with table.table.update_schema() as schema:
+        schema.rename_column("area", "a")
+    ingest_more(URL, data)
+    table.assert_held(data)
+
+
+def test_expired_snapshots_are_refused(table, data):
+    version = table.table.current_snapshot().snapshot_id
+    table.commit("insert", table.add(3))
+    table.table.maintenance.expire_snapshots().by_id(version).commit()
+    with refuses(DataError, URL, version, "`overwrite`"):
+        ingest_more(URL, data)
+
+
+def test_another_table_of_its_name_is_refused(table, data, catalog):
+    catalog.drop_table("main.prices")
+    Table(catalog, 300)
+    with refuses(DataError, URL, "replaced", "`overwrite`"):
+        ingest_more(URL, data)
+
+
+def test_without_ids_rows_are_only_added(table, tmp_path):
+    ingest_more(URL, tmp_path / "data.zarr", target="price", columns=["a", "b"])
+    table.commit("insert", table.add(9))
+    assert ingest_more(URL, tmp_path / "data.zarr").n_after == 309
+    table.commit("delete", table.delete())
+    with refuses(DataError, URL, "`id`"):
+        ingest_more(URL, tmp_path / "data.zarr")
+
+
+def test_tables_and_catalogs_that_are_not_there_are_named(catalog, tmp_path, monkeypatch):
+    for url in ("iceberg://shop/main.none", "iceberg://other/main.prices", "iceberg://shop"):
+        with refuses(StorageError, url):
+            ingest(url, tmp_path / "out", target="price")
+    catalog.create_table("main.empty", schema=pa.schema([("a", "float64")]))
+    with refuses(DataError, "main.empty", "snapshot"):
+        ingest("iceberg://shop/main.empty", tmp_path / "out", columns=["a"])
+    with refuses(StorageError, URL):
+        write_dataset(URL, np.ones((3, 2)))
+    monkeypatch.setattr(iceberg_tables.importlib.util, "find_spec", lambda name: None)
+    with refuses(MissingDependencyError, "pyiceberg"):
+        ingest(URL, tmp_path / "out", target="price")
+
+
+def delete_positions(table, positions):
+    """Delete rows of the only data file as Spark does, by a file of positions; PyIceberg writes none."""
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestWriterV2
+    from pyiceberg.table.snapshots import Operation
+    from pyiceberg.table.update.snapshot import _FastAppendFiles
+    from pyiceberg.typedef import Record
+
+    class DeletesWriter(ManifestWriterV2):
+        def content(self):
+            return ManifestContent.DELETES
+
+        @property
+        def _meta(self):
+            return {**super()._meta, "content": "deletes"}
+
+    class Deletes(_FastAppendFiles):
+        def new_manifest_writer(self, spec):
+            schema, output = self._transaction.table_metadata.schema(), self.new_manifest_output()
+            return DeletesWriter(spec, schema, output, self._snapshot_id, self._compression)
+
+    (task,) = table.scan().plan_files()
+    # the ids of these columns are reserved, see "Position Delete Files" in the specification
+    schema = pa.schema(
+        pa.field(name, kind, nullable=False, metadata={"PARQUET:field_id": number})
+        for name, kind, number in (("file_path", "string", "2147483546"), ("pos", "int64", "2147483545"))
+    )
+    url = f"{table.location()}/data/deletes.parquet"
+    path = url.removeprefix("file://")
+    parquet.write_table(pa.table([[task.file.file_path] * len(positions), positions], schema=schema), path)
+    nothing = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
+    file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=url,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=len(positions),
+        file_size_in_bytes=os.path.getsize(path),
+        **{name: {} for name in nothing},
+    )
+    file.spec_id = 0
+    with table.transaction() as transaction:
+        operation = {"operation": Operation.DELETE, "transaction": transaction, "io": table.io}
+        with Deletes(**operation) as deletes:
+            deletes.append_data_file(file)
+
+
+def test_rows_that_files_of_positions_delete_are_gone(table, data, tmp_path):
+    delete_positions(table.table, [3, 4])
+    for key in (FIRST + 3, FIRST + 4):
+        del table.held[key]
+    assert ingest_more(URL, data).n_deleted == 2
+    table.assert_held(data)
+    ingest(URL, tmp_path / "after.zarr", target="price", id="key")
+    table.assert_held(tmp_path / "after.zarr")
