@@ -2,7 +2,8 @@
 
 The map of 4,500 x 4,100 cells lies in compressed chunks of 512 x 512, and 3 % of its cells are missing. The
 model has D = 1,024 and conformal intervals. What is measured is the command, from its start to the finished
-map, in a process of its own: on two cores it takes half of its CPU seconds at best. A tenth of the map comes first.
+map, in a process of its own: on two cores it takes half of its CPU seconds at best. A tenth of the
+map comes first.
 """
 
 import os
