@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.codecs import ZstdCodec
 
 from rff_dist.data import blocks, columns, grids
 from rff_dist.data.labelled import GroupedDataset
@@ -462,7 +462,7 @@ def _create(
         dtype=dtype,
         chunks=header.chunks if shards is not None else chunks,
         shards=shards,
-        compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        compressors=ZstdCodec(level=1, checksum=True),  # GDAL does not know crc32c
         dimension_names=grid.dims,
         attributes={**attributes, **({} if dtype.kind == "f" else {"_FillValue": fill})},
         fill_value=fill,

@@ -116,9 +116,10 @@ class Predict:
     model: str = fields.option(_MODEL, argument=True, unit="MODEL")
     source: places.Source
     output: str = fields.option(
-        "Path or URL of the Zarr group to write, with the array 'predictions' or 'labels'. A name that ends "
-        "in .parquet, .csv or .csv.gz writes a table. A stopped job goes on when it is repeated; from tables "
-        "and into object stores it begins again.",
+        "Path or URL of the Zarr group to write, with the array 'predictions' or 'labels'; of a grid a grid, "
+        "with the variable 'prediction' or 'labels'. A name that ends in .parquet, .csv or .csv.gz writes a "
+        "table. A stopped job goes on when it is repeated; from tables, on grids and into object stores it "
+        "begins again.",
         argument=True,
         unit="OUT",
         writes=True,

@@ -20,7 +20,7 @@ from rff_dist.ridge.predict import predict
 from rff_dist.statistics import inspection
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.grids import fold_by_time
-from tests.grids import CHUNKS, make_cube, stacked, write_cube
+from tests.grids import CHUNKS, NOISE, make_cube, stacked, write_cube
 from tests.refusals import for_each_refusal, once, refuses
 
 INPUTS = ["rain", "elevation", "lat"]
@@ -185,6 +185,8 @@ class TestResults:
         assert out.prediction.attrs["units"] == out["std"].attrs["units"] == "K"
         assert out.prediction.encoding["chunks"] == CHUNKS
         assert out.prediction.encoding["grid_mapping"] == "crs"
+        [codec] = out.prediction.encoding["compressors"]  # one that GDAL knows, and that notices damage
+        assert codec.to_dict() == {"name": "zstd", "configuration": {"level": 1, "checksum": True}}
         assert out.crs.attrs["grid_mapping_name"] == "latitude_longitude"
         assert out.lat.attrs["units"] == "degrees_north"
         xr.testing.assert_equal(out.prediction.isnull().drop_vars("crs"), cube.rain.isnull().drop_vars("crs"))
@@ -367,3 +369,15 @@ def test_stored_variables_of_two_reference_systems_are_refused(tmp_path):
         group.create_array(name, data=np.eye(4), dimension_names=["y", "x"], attributes=attributes)
     with refuses(DataError, "EPSG:4326", "EPSG:32633"):
         open_dataset(tmp_path / "c.zarr", x=["a"], y="b")
+
+
+@pytest.mark.slow
+def test_the_error_of_a_default_fit_of_a_climate_cube_is_that_of_its_noise(tmp_path):
+    """Trend, season, latitude, elevation and a nonlinear input are found; what is left is the noise."""
+    cube = make_cube(48, 20, 25)
+    write_cube(tmp_path / "cube.zarr", cube)
+    dataset = open_dataset(tmp_path / "cube.zarr", x=["rain", "elevation", "lat", "time"], y="temperature")
+    model = RFFRidge(random_state=0).fit(dataset)
+    [rmse] = model.estimate_["rmse"]
+    # the target is rounded to 2**-10 too; 22,900 cells tell the noise to 0.5 %
+    assert rmse == pytest.approx(np.hypot(NOISE, 2**-10 / np.sqrt(12)), rel=0.02)
