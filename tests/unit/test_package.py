@@ -103,6 +103,7 @@ OPTIONAL = (
 DISTRIBUTIONS = {  # that are called otherwise
     "mlflow": "mlflow_skinny",
     "opentelemetry": "opentelemetry_sdk",
+    "openlineage": "openlineage_python",
     "sklearn": "scikit_learn",
 }
 
