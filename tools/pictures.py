@@ -10,6 +10,7 @@ notebook 06 stores.
 
 import base64
 import json
+import os
 import re
 import subprocess
 import sys
@@ -109,7 +110,7 @@ def _idea() -> None:
 
 def _run(*words: object, folder: Path) -> None:
     command = [sys.executable, "-m", "rff_dist.workbench.cli", *map(str, words)]
-    subprocess.run(command, cwd=folder, check=True, timeout=900)
+    subprocess.run(command, cwd=folder, check=True, timeout=900, env={**os.environ, "LOGNAME": "anna"})
 
 
 if __name__ == "__main__":
