@@ -203,7 +203,7 @@ def _facets_of(url: str, names: dict[str, Any], *, is_output: bool) -> tuple[dic
     return {}, {}  # a table, or nothing yet
 
 
-def _open(url: str, names: dict[str, Any]) -> datasets.ZarrDataset:
+def _open(url: str, names: dict[str, Any]) -> Any:
     """Open a dataset for its metadata, without targets if these are labels."""
     try:
         return datasets.open_dataset(url, **names)

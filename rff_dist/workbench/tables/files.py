@@ -149,8 +149,8 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
     """
     found: dict[str, File] = {}
     for source in [sources] if isinstance(sources, str | os.PathLike) else sources:
-        plain, sheet = spreadsheets.split_sheet(os.fspath(source))
-        location = locations.parse_location(plain)
+        place, sheet = spreadsheets.split_sheet(os.fspath(source))
+        location = locations.parse_location(place)
         if location.scheme == "memory":
             raise StorageError(f"{location} can only hold Zarr data; expected files of rows")
         lake = _open_lake(location)
