@@ -3,7 +3,7 @@
 import os
 import warnings
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import version as version_of
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from rff_dist.errors import OutputExistsError
 from rff_dist.estimators import persistence
 from rff_dist.lazy import require
-from rff_dist.models import kinds
+from rff_dist.models import kinds, versions
 from rff_dist.recipes import recipes
 
 
@@ -33,7 +33,10 @@ def save_mlflow(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> 
 
 
 def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
-    """Log a stored model to MLflow's active run: its choices, its cross-validated errors, and the model.
+    """Log a stored model to MLflow's active run: its choices, its errors, its lineage, and the model.
+
+    Errors on test data are logged as test_rmse, test_accuracy and so on. The lineage of a registered model's
+    current version is the file lineage.json.
 
     `name`: of the model in MLflow.
     Returns MLflow's ModelInfo.
@@ -42,13 +45,17 @@ def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
     mlflow, model = _mlflow(), kinds.read_any(url)
     chosen = {key: str(value) for key, value in kinds.kind_of(model).chosen(model).items()}
     mlflow.log_params({**chosen, "n_components": model.feature_map.n_components, "digest": model.digest()})
-    estimate = model.card.get("estimate") or {}
+    if (version := versions.RegisteredModel(url).current()) is not None:
+        mlflow.log_param("version", version.number)
+        mlflow.log_dict(version.to_dict(), "lineage.json")
     titles = ("accuracy", "log_loss") if "classifier" in model.card else ("rmse", "r2")
-    for key in titles:
-        values = np.atleast_1d(np.asarray(estimate.get(key, []), np.float64))
-        for target, value in enumerate(values.tolist()):
-            if np.isfinite(value):
-                mlflow.log_metric(key if len(values) == 1 else f"{key}_{target}", value)
+    for prefix, name_of_errors in (("", "estimate"), ("test_", "metrics")):
+        errors = model.card.get(name_of_errors) or {}
+        for key in titles:
+            values = np.atleast_1d(np.asarray(errors.get(key, []), np.float64))
+            for target, value in enumerate(values.tolist()):
+                if np.isfinite(value):
+                    mlflow.log_metric(prefix + (key if len(values) == 1 else f"{key}_{target}"), value)
     with TemporaryDirectory(prefix="rff_dist-") as temporary:
         return mlflow.pyfunc.log_model(name=name, **_flavour(model, Path(temporary)))
 
@@ -70,7 +77,7 @@ def _flavour(model: kinds.AnyModel, folder: Path) -> dict[str, Any]:
         "loader_module": __name__,
         "data_path": str(folder / "model"),
         # the version that wrote the model, as another one may refuse its format
-        "pip_requirements": [f"rff_dist{extra}=={version('rff_dist')}"],
+        "pip_requirements": [f"rff_dist{extra}=={version_of('rff_dist')}"],
     }
 
 

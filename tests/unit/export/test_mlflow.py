@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rff_dist import load_model
+from rff_dist import load_model, write_dataset
 from rff_dist.estimators.mlflow import log_mlflow
 from tests.command_line import document, refusal
 
@@ -35,6 +35,23 @@ def test_a_logged_model_predicts_tables_and_has_what_was_chosen(small_model, fra
     assert kept.metrics["rmse"] == pytest.approx(found["estimate"]["rmse"][0])
     served = mlflow.pyfunc.load_model(info.model_uri)
     np.testing.assert_array_equal(served.predict(frame), load_model(small_model).predict(frame))
+
+
+def test_a_registered_model_is_logged_with_its_errors_on_test_rows_and_its_lineage(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, n_samples in (("data", 300), ("test", 100)):
+        X = rng.standard_normal((n_samples, 2))
+        write_dataset(tmp_path / name, X, X.sum(axis=1))
+    flags = ["--kernel", "linear", "--alpha", "1", "--serial", "--test", tmp_path / "test", "--register"]
+    found = document("fit", tmp_path / "data", tmp_path / "models" / "m", *flags)
+    with mlflow.start_run() as run:
+        log_mlflow(tmp_path / "models" / "m")
+    kept = mlflow.get_run(run.info.run_id).data
+    assert kept.metrics["test_rmse"] == pytest.approx(found["metrics"]["rmse"][0])
+    assert kept.params["version"] == "1"
+    lineage = mlflow.artifacts.load_dict(f"{run.info.artifact_uri}/lineage.json")
+    assert lineage["lineage"]["data"] == str(tmp_path / "data")
+    assert lineage["digest"] == found["digest"]
 
 
 def test_the_command_writes_a_folder_that_mlflow_reads(small_model, frame, tmp_path):
