@@ -247,11 +247,6 @@ class System:
         body = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
         return "\n".join(line["message"] for line in self.call("POST", "/logs/filter", body))
 
-    def task_states(self, run: str) -> dict[str, str]:
-        """Return the states of a flow run's tasks by their names."""
-        body = {"task_runs": {"flow_run_id": {"any_": [run]}}, "sort": "EXPECTED_START_TIME_ASC"}
-        return {task["name"]: task["state_type"] for task in self.call("POST", "/task_runs/filter", body)}
-
     def artifacts(self, run: str) -> dict[str, Any]:
         """Return the data of a flow run's artifacts by their keys."""
         body = {"artifacts": {"flow_run_id": {"any_": [run]}}}

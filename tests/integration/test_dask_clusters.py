@@ -110,12 +110,6 @@ def test_a_cluster_without_workers_ends_the_pass(scheduler):
             engine.map_reduce(slow_power, unit_blocks(1_000), None, combine=operator.add)
 
 
-def test_no_scheduler_is_an_error_that_names_the_address(monkeypatch):
-    monkeypatch.setattr(dask_cluster, "CONNECT_S", 0.5)
-    with refuses(ClusterUnavailableError, "tcp://127.0.0.1:9"):
-        DaskEngine("127.0.0.1:9")
-
-
 @pytest.mark.parametrize(
     ("address", "insecure"),
     [

@@ -336,14 +336,6 @@ def test_a_run_that_nobody_waits_for_ends_with_its_block(embedded, tmp_path):
     assert len(list(tmp_path.iterdir())) == n_touched
 
 
-def test_blocks_are_shared_out_to_all_workers(embedded):
-    engine = scaled(embedded, 3)
-    timings = PassTimings()
-    engine.observers = (timings,)
-    engine.map_reduce(slow_power, unit_blocks(12), None, combine=operator.add)
-    assert len({done.worker for done in timings.blocks}) == 3
-
-
 # -- the same state everywhere -------------------------------------------------------------------------
 
 
@@ -391,12 +383,6 @@ def test_plain_state_that_differs_is_found_by_the_first_block(embedded):
     engine = scaled(embedded, 2)
     with refuses(BroadcastError, "'map'"):
         engine.map_reduce(slow_power, unit_blocks(3), {"map": DrawnHere()}, combine=operator.add)
-
-
-def test_broadcast_of_equal_state_is_accepted(embedded):
-    engine = scaled(embedded, 2)
-    handle = engine.broadcast((Drawn(), 3))
-    assert engine.map_reduce(lambda b, s: s[1], unit_blocks(4), handle, combine=operator.add) == 12
 
 
 def test_digests_are_found_in_members_and_attributes():

@@ -20,10 +20,6 @@ PROBE = """{
         for w in [np.exp(np.linspace(-40, np.log(1000), 200_001))]
         for name, (_, density, _) in GALLERY.items()
     },
-    "drawn": {
-        name: kernel.sample_frequencies(1, 2_000, rng=1)[0].tolist()
-        for name, (kernel, _, _) in GALLERY.items()
-    },
     "within": within,
     "exponents": exponents,
     "roughness": {name: values[:3].tolist() for name, values in roughness.items()},
@@ -40,30 +36,16 @@ PROBE = """{
     "distances": {d: np.linalg.norm(pairs[d], axis=1).tolist() for d in pairs},
     "whole_blocks": whole_blocks,
     "relative": {f"{design} {d}": ratio.tolist() for (design, d), ratio in relative.items()},
-    "designs": designs_by_kernel,
     "lowest": lowest,
     "spectra": [omega.tolist(), spectra["box"].tolist(), spectra["tent"].tolist()],
     "passes": {f"{name} {d}": check.positive_definite for (name, d), check in found_spectra.items()},
     "worst": [worst.worst_frequency, worst.worst_density],
-    "delta": delta.tolist(),
-    "map_ratio": {name: ratio.tolist() for name, ratio in map_ratio.items()},
-    "better": {name: [[v.better, v.pairs, v.phases] for v in found] for name, found in better.items()},
-    "spacings": spacings,
     "pairs_of_waves": [line[::40].tolist(), (Z @ Z.T)[::40, ::40].tolist(), pair_error],
 }"""
 
 
 class TestNotebook(NotebookContract):
     pass
-
-
-def mixture_cdf(omega):
-    return sum(w * stats.norm.cdf(omega, m, 0.3) for w, m in ((0.5, 0), (0.25, -2.5), (0.25, 2.5)))
-
-
-def bessel_cdf(omega):
-    """Return the distribution function of the density K₀(|ω|)/π, by an integral of it."""
-    return 0.5 + np.sign(omega) * special.iti0k0(np.abs(omega))[1] / np.pi
 
 
 OF_DIFFERENCE = {
@@ -83,21 +65,6 @@ def test_densities_integrate_to_one_and_to_their_kernels(values):
         # Up to ω = 1,000: the Laplacian's density has 2/1000π beyond, and the uniform one jumps.
         assert values["mass"][name] == pytest.approx(1, abs=1e-3)
         assert values["at_one"][name] == pytest.approx(of_difference(1.0), abs=2e-4)
-
-
-def test_drawn_frequencies_follow_the_densities(values):
-    laws = {
-        "Gaussian": stats.norm.cdf,
-        "Matérn 3/2": stats.t(3).cdf,
-        "Laplacian": stats.cauchy.cdf,
-        "Rational quadratic": bessel_cdf,
-        "Cauchy": stats.laplace.cdf,
-        "Sinc": stats.uniform(-1, 2).cdf,
-        "Spectral mixture": mixture_cdf,
-    }
-    assert set(laws) == set(values["drawn"])
-    for name, cdf in laws.items():
-        assert stats.kstest(values["drawn"][name], cdf).pvalue > 1e-3, name
 
 
 def test_reconstructions_err_as_the_closed_form_says(values):
@@ -205,16 +172,6 @@ def test_points_of_quasi_monte_carlo_are_more_even(values):
     assert slopes["quasi-monte-carlo"] < -0.8
 
 
-def test_orthogonal_designs_are_refused_for_kernels_that_are_not_isotropic(values):
-    refused = {"Laplacian", "Cauchy", "Sinc", "Spectral mixture"}
-    for name, row in values["designs"].items():
-        assert row["iid"] == pytest.approx(1, abs=0.12)
-        assert row["quasi-monte-carlo"] < 1
-        for design in ("orthogonal", "structured"):
-            assert (row[design] is None) == (name in refused)
-            assert name in refused or row[design] < 1
-
-
 def test_the_box_is_no_kernel_and_the_tent_is_one_of_one_column(values):
     assert values["lowest"]["box"][0] == pytest.approx(1 - 2**0.5, rel=1e-10)
     assert values["lowest"]["tent"][0] == pytest.approx(1.1 - 0.73**0.5, rel=1e-10)
@@ -228,20 +185,3 @@ def test_the_box_is_no_kernel_and_the_tent_is_one_of_one_column(values):
     frequency, density = values["worst"]
     assert frequency == pytest.approx(4.4934, abs=0.02)
     assert density == pytest.approx(-0.21723 / np.pi, rel=0.05)
-
-
-def test_the_better_map_is_that_of_the_closed_form(values):
-    delta = np.array(values["delta"])
-    for name, k in OF_DIFFERENCE.items():
-        pairs, phases = 1 + k(2 * delta) - 2 * k(delta) ** 2, 1 + k(2 * delta) / 2 - k(delta) ** 2
-        np.testing.assert_allclose(values["map_ratio"][name], pairs / phases, rtol=1e-7, atol=1e-10)
-        for spacing, (better, by_pairs, by_phases) in zip(
-            values["spacings"], values["better"][name], strict=True
-        ):
-            apart = spacing * np.arange(1, 33)
-            weights = np.arange(32, 0, -1) / (32 * 33 / 2)
-            pairs = weights @ (1 + k(2 * apart) - 2 * k(apart) ** 2)
-            phases = weights @ (1 + k(2 * apart) / 2 - k(apart) ** 2)
-            assert [by_pairs, by_phases] == pytest.approx([pairs, phases], rel=1e-9)
-            assert better == ("pairs" if by_pairs <= by_phases else "phases")
-    assert [values["better"][name][-1][0] for name in ("Cauchy", "Rational quadratic")] == ["phases"] * 2
