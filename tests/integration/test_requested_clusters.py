@@ -1,6 +1,5 @@
 """Clusters that are requested for a job: of a class of Dask's clusters, and of a Dask Gateway."""
 
-import gc
 import os
 import signal
 import socket
@@ -120,8 +119,6 @@ c.ClusterConfig.scheduler_cmd, c.ClusterConfig.worker_cmd = ["{dask}", "schedule
             running.wait(30)
 
 
-# Gateways that were closed close again when they are collected, and complain that their loop is gone.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
 def test_a_gateways_cluster_grows_for_the_job_and_has_the_same_bits(data, gateway, tmp_path):
     file = arguments(tmp_path, 'auth = "basic"\n')
@@ -134,4 +131,3 @@ def test_a_gateways_cluster_grows_for_the_job_and_has_the_same_bits(data, gatewa
         open_engine(
             Cluster(cluster=f"gateway:{gateway}", cluster_config=arguments(tmp_path, "nobody_knows = 1"))
         )
-    gc.collect()
