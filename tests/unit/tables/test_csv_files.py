@@ -78,6 +78,14 @@ def test_a_file_of_many_blocks_keeps_the_order_and_the_bits_of_its_rows(tmp_path
         ingest(tmp_path / "t.csv", tmp_path / "f")
 
 
+def test_a_block_may_end_within_a_quoted_text(tmp_path):
+    rows = "".join(f'{i},"{"two lines\n" + "of a text" * 20}"\n' for i in range(8_000))
+    (tmp_path / "t.csv").write_text(f"row,said\n{rows}")
+    assert (tmp_path / "t.csv").stat().st_size > 2**20  # of a block
+    dataset = ingest(tmp_path / "t.csv", tmp_path / "d", drop=["said"])
+    np.testing.assert_array_equal(X_of(dataset)[:, 0], np.arange(8_000))
+
+
 def test_what_is_given_is_not_looked_for(tmp_path):
     (tmp_path / "t.csv").write_text("1;2,5\n3;4,5\n")
     dialect = find_dialect(tmp_path / "t.csv", Reading(header=True, delimiter=",", encoding="ascii"))
