@@ -333,6 +333,16 @@ def _built[T](spec: type[T], values: Mapping[str, Any]) -> T:
     return spec(**members)
 
 
+def values(spec: Any) -> Iterator[tuple[str, Declared, Any]]:
+    """Yield the name of each option of a spec, what it declares, and its value."""
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        if _KEY in field.metadata:
+            yield field.name, field.metadata[_KEY], value
+        elif dataclasses.is_dataclass(value):
+            yield from values(value)
+
+
 def values_of(source: Any, *names: str) -> dict[str, Any]:
     """Return attributes by name, such as options of a group that the library calls the same."""
     return {name: getattr(source, name) for name in names}

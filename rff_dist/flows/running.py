@@ -14,7 +14,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
@@ -40,6 +40,7 @@ from rff_dist.fields import Option, build, check_names, group, option, options_o
 from rff_dist.flows import outcomes
 from rff_dist.storage import locations
 from rff_dist.text import redact, without_secrets
+from rff_dist.workbench.jobs import lineage, watching
 from rff_dist.workbench.jobs.steps import Runner
 
 #: How often a step is retried, and seconds to wait before each retry.
@@ -181,7 +182,9 @@ def job_flow[F: Form, R](
     def make(function: Callable[[F], R]) -> Flow[..., R]:
         @wraps(function)
         def run(**values: Any) -> R:
-            result = function(_checked(asked, values))
+            parent = lineage.Parent("prefect", name, this_run.id or "")
+            with watching.part_of(parent) if this_run.id else nullcontext():
+                result = function(_checked(asked, values))
             # Prefect takes a state for the run's last one, and gives its data to whoever called the flow.
             return cast("R", outcomes.end(cast("Any", result), values, publishes=publishes))
 

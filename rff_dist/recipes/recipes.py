@@ -244,7 +244,7 @@ class Recipe:
     @property
     def _reads(self) -> dict[str, str | None]:
         """The same columns, with what each must hold."""
-        return {name: held for encoder in self.columns for name, held in _reads(encoder).items()}
+        return {name: held for encoder in self.columns for name, held in reads(encoder).items()}
 
     @property
     def sources(self) -> list[str]:
@@ -424,7 +424,7 @@ def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
     return [readers[part]() for part in parts]
 
 
-def _reads(encoder: Encoder) -> Mapping[str, str | None]:
+def reads(encoder: Encoder) -> Mapping[str, str | None]:
     """Return the columns of the table that an encoder reads, and what each must hold."""
     return encoder.reads if isinstance(encoder, Transformer) else {encoder.column: encoder.reads}
 

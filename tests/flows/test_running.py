@@ -231,6 +231,20 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on(tmp_path):
 
 
 @pytest.mark.usefixtures("prefect_server")
+def test_a_flow_run_is_the_parent_of_its_job(tmp_path):
+    pytest.importorskip("openlineage.client", reason="needs the extra openlineage")
+    from tests import openlineage
+
+    parameters = write_problem(tmp_path)
+    with openlineage.receive() as sent, lend_engine(SerialEngine(1)):
+        state = train(**parameters.values, return_state=True)
+    assert [event["eventType"] for event in sent] == ["START", "RUNNING", "COMPLETE"]
+    parent = sent[-1]["run"]["facets"]["parent"]
+    assert (parent["job"]["namespace"], parent["job"]["name"]) == ("prefect", "train")
+    assert parent["run"]["runId"] == str(flow_run(state).id)
+
+
+@pytest.mark.usefixtures("prefect_server")
 def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
     parameters = TrainParameters(**write_problem(tmp_path).values, timeout_minutes=0.5 / 60)
     engine = SerialEngine(

@@ -23,6 +23,7 @@ PAGES = {str(path.relative_to(MANUAL / "pages")): path for path in sorted((MANUA
 # Pages that take seconds each; the others take longer, and are run by `make test-slow`.
 QUICK = {
     "how-to/recover.md",
+    "how-to/watch-runs.md",
     "why/exact-sums.md",
     "why/nystrom-or-fourier.md",
     "comparison.md",

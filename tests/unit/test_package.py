@@ -96,11 +96,12 @@ def test_every_error_but_the_base_is_a_built_in_error_too():
             assert set(others) - {Exception, BaseException, object}, name
 
 
-OPTIONAL = ("s3", "metrics", "report", "jax", "onnx", "mlflow", "otel", "skops")
+OPTIONAL = ("s3", "metrics", "report", "jax", "onnx", "mlflow", "openlineage", "otel", "skops")
 DISTRIBUTIONS = {  # that are called otherwise
     "sklearn": "scikit_learn",
     "mlflow": "mlflow_skinny",
     "opentelemetry": "opentelemetry_sdk",
+    "openlineage": "openlineage_python",
 }
 
 

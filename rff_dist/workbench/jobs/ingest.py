@@ -66,7 +66,7 @@ def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | N
     versioned = not job.plain and can_keep_versions(job.data)
     how = writing.Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
     if job.holdout is not None:
-        urls = (job.data, part_url(job.data, "test"))
+        urls = (job.data, places.part_url(job.data, "test"))
         holdout = rows.Holdout(job.holdout, by=job.holdout_by)
         return ingest_module.ingest_parts(source, urls, holdout, roles, how, preparing)
     take = ingest_module.ingest_more if job.append else ingest_module.ingest
@@ -120,13 +120,3 @@ def find_recipe(url: str) -> recipes.Recipe:
             f"{redact(url)} has no recipe, since it was not made from a table; give another model or dataset"
         )
     return recipe
-
-
-def part_url(url: str, part: str) -> str:
-    """Return the URL of a part of a dataset's rows.
-
-    >>> part_url("data.zarr", "test"), part_url("s3://latest-test/data", "train")
-    ('data-test.zarr', 's3://latest-test/data-train')
-    """
-    stem = url.rstrip("/").removesuffix(".zarr")
-    return f"{stem}-{part}{'.zarr' if url.rstrip('/').endswith('.zarr') else ''}"

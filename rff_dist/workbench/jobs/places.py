@@ -94,3 +94,13 @@ class Destination:
             raise InvalidParameterError(
                 "`overwrite` is given, but versions of a registered model are never replaced; leave it out"
             )
+
+
+def part_url(url: str, part: str) -> str:
+    """Return the URL of a part of a dataset's rows.
+
+    >>> part_url("data.zarr", "test"), part_url("s3://latest-test/data", "train")
+    ('data-test.zarr', 's3://latest-test/data-train')
+    """
+    stem = url.rstrip("/").removesuffix(".zarr")
+    return f"{stem}-{part}{'.zarr' if url.rstrip('/').endswith('.zarr') else ''}"

@@ -15,7 +15,7 @@ from rff_dist.recipes import recipes, tables
 from rff_dist.storage import appending, datasets, documents, groups, locations, output_places, writing
 from rff_dist.storage.columns import ID
 from rff_dist.text import redact
-from rff_dist.workbench.jobs import ingest, specs, watching
+from rff_dist.workbench.jobs import places, specs, watching
 from rff_dist.workbench.tables.ingest import PARTS
 from rff_dist.workbench.tables.rows import Holdout
 
@@ -43,7 +43,7 @@ def split(job: specs.Split) -> Parts:
     Raises StorageError if there is no dataset; OutputExistsError if an output is there and `overwrite` is
       False; InvalidParameterError if there are no such groups or columns; DataError if a part has no row.
     """
-    urls = {False: ingest.part_url(job.data, "train"), True: ingest.part_url(job.data, "test")}
+    urls = {False: places.part_url(job.data, "train"), True: places.part_url(job.data, "test")}
     inputs = [locations.parse_location(job.data)]
     outputs = {wanted: locations.parse_location(url) for wanted, url in urls.items()}
     for output in outputs.values():

@@ -1,19 +1,25 @@
 """What a job tells while it runs: the one place that knows when it starts, and how it ends.
 
-From here the log and traces are told.
+From here the log, traces and lineage are told.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Concatenate, cast
 
 from rff_dist import errors
 from rff_dist.engines import tracing
 from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import lineage
 
 logger = logging.getLogger(__name__)
+
+_parent: ContextVar[lineage.Parent | None] = ContextVar("parent", default=None)
+_events: ContextVar[lineage.Events | None] = ContextVar("events", default=None)
 
 # Members of a result that a trace has, where the result has them.
 _IN_TRACES = ("data", "n_samples", "model", "version", "digest", "statistics_digest", "decision")
@@ -26,7 +32,7 @@ def watched[S, **P, R](job: Callable[Concatenate[S, P], R]) -> Callable[Concaten
     @wraps(job)
     def run(spec: S, *args: P.args, **options: P.kwargs) -> R:
         start = time.perf_counter()
-        with tracing.span(f"job {name}"):
+        with tracing.span(f"job {name}"), _lineage(name, spec):
             _log("job started", name)
             try:
                 result = job(spec, *args, **options)
@@ -43,6 +49,35 @@ def watched[S, **P, R](job: Callable[Concatenate[S, P], R]) -> Callable[Concaten
     return cast("Callable[Concatenate[S, P], R]", run)
 
 
+@contextmanager
+def part_of(parent: lineage.Parent) -> Iterator[None]:
+    """Tell lineage that the jobs of the context belong to a run of an orchestrator."""
+    token = _parent.set(parent)
+    try:
+        yield
+    finally:
+        _parent.reset(token)
+
+
+@contextmanager
+def _lineage(name: str, spec: Any) -> Iterator[None]:
+    """Send the lineage events of a job."""
+    events = lineage.events_of(name, spec, _parent.get())
+    if events is None:
+        yield
+        return
+    token = _events.set(events)
+    try:
+        yield
+    except BaseException as error:
+        events.end(error)
+        raise
+    else:
+        events.end()
+    finally:
+        _events.reset(token)
+
+
 def _log(event: str, name: str, **members: Any) -> None:
     seconds = f" after {members['seconds']:.1f} s" if "seconds" in members else ""
     facts = {"event": event, "job": name, **members}
@@ -53,6 +88,8 @@ def step[R](name: str, work: Callable[[], R]) -> Callable[[], R]:
     """Return a step of a job that is traced under its name, each time it is tried."""
 
     def run() -> R:
+        if (events := _events.get()) is not None:
+            events.running()
         with tracing.span(f"step {name}"):
             return work()
 
