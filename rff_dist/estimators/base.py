@@ -352,7 +352,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         X, y
             Test rows, which the model was not trained on, as in `score`.
         intended_use : str, optional
-            What the model is meant for, and what not: for the section on provenance.
+            What the model is meant for, and what not: for the section of that name.
 
         Returns
         -------
@@ -374,17 +374,10 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         check_is_fitted(self)
         rows, labels = self._test_data(X, y)
         with inputs.suitable_engine(self.engine, rows) as engine:
-            place, times = type(self).__name__, self._times or Times()
-            return write_report(
-                rows,
-                labels,
-                self.model_,
-                path,
-                place=place,
-                times=times,
-                engine=engine,
-                intended_use=intended_use,
-            )
+            place, times, model = type(self).__name__, self._times or Times(), self.model_
+            if intended_use is not None:
+                model = model.with_card(about={"intended_use": intended_use})
+            return write_report(rows, labels, model, path, place=place, times=times, engine=engine)
 
     @abstractmethod
     def _test_data(self, X: Any, y: Any) -> tuple[Dataset, columns.Column | None]:

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from datetime import datetime
 from importlib import import_module
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -15,6 +16,7 @@ from rff_dist.estimators import persistence
 from rff_dist.lazy import require
 from rff_dist.models import kinds, versions
 from rff_dist.recipes import recipes
+from rff_dist.typing import FloatArray
 
 
 def save_mlflow(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
@@ -78,7 +80,48 @@ def _flavour(model: kinds.AnyModel, folder: Path) -> dict[str, Any]:
         "data_path": str(folder / "model"),
         # the version that wrote the model, as another one may refuse its format
         "pip_requirements": [f"rff_dist{extra}=={version_of('rff_dist')}"],
+        **_described(folder / "model", recipe),
     }
+
+
+def _described(stored: Path, recipe: recipes.Recipe | None) -> dict[str, Any]:
+    """Return MLflow's signature of a model, and an input example if the kinds of its columns are known.
+
+    A model holds no rows: the example has columns at their means, and texts at their first level.
+    """
+    models, schema = import_module("mlflow.models"), import_module("mlflow.types.schema")
+    model = persistence.load_model(stored)
+    names = list(getattr(model, "feature_names_in_", ())) if recipe is None else recipe.inputs
+    # MLflow refuses integers for `double` and text for `datetime`. The model takes both and checks.
+    columns = [schema.ColSpec(schema.AnyType(), name) for name in names or [None] * model.n_features_in_]
+    signature = models.ModelSignature(inputs=schema.Schema(columns))
+    if recipe is not None and recipe.transformer is not None:
+        return {"signature": signature}
+    standardizer = model.feature_map_.standardizer
+    means = np.zeros(model.n_features_in_) if standardizer is None else standardizer.mean
+    example: Any = means[np.newaxis]
+    if names:
+        row = dict(zip(names, means, strict=True)) if recipe is None else _example(recipe, means)
+        example = import_module("pandas").DataFrame([row])
+    outputs = models.infer_signature(model_output=model.predict(example)).outputs
+    return {
+        "signature": models.ModelSignature(inputs=signature.inputs, outputs=outputs),
+        "input_example": example,
+    }
+
+
+def _example(recipe: recipes.Recipe, means: FloatArray) -> dict[str, Any]:
+    """Return a row of a recipe's table; `means`: of the columns that it makes, of shape (n_features,)."""
+    row, start = dict[str, Any](), 0
+    for encoder in recipe.columns:
+        value: Any = means[start]
+        if isinstance(encoder, recipes.Date):
+            value = datetime(2024, 1, 1)
+        elif isinstance(encoder, recipes.OneHot | recipes.TargetMeans):
+            value = next(iter(encoder.levels), "")
+        row[encoder.column] = value
+        start += len(encoder.names)
+    return row
 
 
 class _Predictor:

@@ -280,6 +280,7 @@ def solve_update(
 ) -> RidgeModel:
     """Solve a model from the statistics of all rows, with alpha chosen as before; see `solve_as_before`."""
     again = solve_as_before(model, statistics).with_card(
+        **{name: model.card[name] for name in ("about",) if name in model.card},
         **prepare.describe_dataset(dataset),
         **describe.describe_cut(dataset, statistics, _folds(model)),
         n_seen=rows.n_after,

@@ -79,9 +79,7 @@ class Passes:
 
             self.at_work("report")
             command = messages.this_command() if settings.is_program.get() else None
-            about = page_of(
-                result, job, times=self.clock.times, command=command, intended_use=page.intended_use
-            )
+            about = page_of(result, job, times=self.clock.times, command=command)
             html.write_page(about, page.report)
 
     def at_work(self, part: str) -> None:

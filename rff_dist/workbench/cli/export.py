@@ -31,11 +31,18 @@ def export(
     ),
     overwrite: bool = shell.OVERWRITE,
 ) -> Document:
-    """Write a model as two arrays, one JSON document and a reader of 80 lines; as ONNX; or for MLflow."""
+    """Write a model as two arrays, one JSON document and a reader of 80 lines; as ONNX; or for MLflow.
+
+    A folder also gets a model card, README.md: errors, and the intended use, limits and data of `card`.
+    """
     from rff_dist.text import human_bytes
 
     kind = format or ("onnx" if output.endswith(".onnx") else "numpy")
     place, digest = _write(kind, model, output, overwrite=overwrite)
+    if place.is_dir():
+        from rff_dist.workbench.results.readme import model_card
+
+        (place / "README.md").write_text(model_card(model), "utf-8")
     files = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place]
     sizes = {
         path.name if path == place else str(path.relative_to(place)): path.stat().st_size for path in files

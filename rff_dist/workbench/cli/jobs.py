@@ -30,17 +30,6 @@ class Page:
         unit="HTML",
         writes=True,
     )
-    intended_use: str | None = fields.option(
-        "What the model is meant for, and what not: text for the page's section on provenance.",
-        None,
-        unit="TEXT",
-    )
-
-    def __post_init__(self) -> None:
-        if self.intended_use is not None and self.report is None:
-            raise InvalidParameterError(
-                "`intended_use` is given, but there is no page that it could stand on; give `report` too"
-            )
 
 
 @shell.command(

@@ -11,7 +11,7 @@ from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError,
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.text import redact
-from rff_dist.workbench.jobs import ingest, specs
+from rff_dist.workbench.jobs import cards, ingest, specs
 from rff_dist.workbench.tables import ingest as ingest_module
 from rff_dist.workbench.tables import rows
 from rff_dist.workbench.tables.roles import Roles
@@ -64,6 +64,7 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
       there is nothing to learn, since the target has one value only. What was ingested is removed then,
       unless it replaced something.
     """
+    cards.read_about(job.card)  # refused before hours of ingestion
     folder = folder_of(job)
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
     named = fields.values_of(job, "target", "weight", "groups", "id")
@@ -156,7 +157,7 @@ def training_of(job: specs.Auto, prepared: AutoData) -> specs.Train:
         "data": prepared.train,
         "register": True,
         **fields.values_of(prepared, "model", "test", "classify"),
-        **fields.values_of(job, "n_components", "seed", "effort", "time_limit"),
+        **fields.values_of(job, "n_components", "seed", "effort", "time_limit", "card"),
         "groups": None if job.groups is None else "groups",
         "sample_weight": None if job.weight is None else "sample_weight",
     }

@@ -24,7 +24,7 @@ from rff_dist.storage import datasets, locations, output_places
 from rff_dist.storage.columns import column_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import specs, steps, watching
+from rff_dist.workbench.jobs import cards, specs, steps, watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
       than clusters; StorageError if an input cannot be read or an output cannot be written; OutputBusyError
       if another run writes one of the outputs; PlanError if a pass needs more memory than a worker has.
     """
-    dataset, known = _open(job)
+    about, (dataset, known) = cards.read_about(job.card), _open(job)
     space, lloyd = job.space, replace(job.lloyd, seed=job.space.seed)
     with (
         output_places.hold(job.output, holder=do.holder),
@@ -74,7 +74,8 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
             passes.append(_describe_pass(done, time.perf_counter() - began))
             if done.clusters:  # the last pass has them
                 break
-        found = [replace(clusters, card=prepare.describe_dataset(dataset)) for clusters in done.clusters]
+        card = {**prepare.describe_dataset(dataset), **about}
+        found = [replace(clusters, card=card) for clusters in done.clusters]
         comparison = agreement = None
         if len(lloyd.numbers) > 1:
             comparison = do("choose", _choose, dataset, found, job.space.seed, engine)

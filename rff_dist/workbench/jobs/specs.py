@@ -40,6 +40,12 @@ class Train:
         "Keep the exact sums in the model. Without them it is smaller, and cannot be updated or merged.",
         True,
     )
+    card: str | None = fields.option(
+        "TOML file with texts that are kept with the model, and shown on its page and model card: "
+        "intended_use, limits (what it is not for) and data (where its rows come from).",
+        None,
+        unit="TOML",
+    )
 
     def __post_init__(self) -> None:
         self.folds.check(self.options.alpha, self.options.n_components)
@@ -103,6 +109,7 @@ class Clustering:
     )
     distances: bool = fields.option("Write each row's distances to all centres too, as 'distances'.", False)
     space: ClusterSpace
+    card: str | None = fields.like(Train, "card")
 
     def __post_init__(self) -> None:
         if self.register and self.model is None:
@@ -451,6 +458,7 @@ class Auto:
     effort: int = fields.like(RidgeOptions, "effort")
     time_limit: float | None = fields.like(RidgeOptions, "time_limit")
     seed: int = fields.like(RidgeOptions, "seed")
+    card: str | None = fields.like(Train, "card")
     overwrite: bool = fields.option(
         "Replace data of other files. What an earlier run ingested from the same files is used again, or "
         "ingested again if options differ. The model becomes the next version in any case.",

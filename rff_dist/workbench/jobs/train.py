@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rff_dist import fields
 from rff_dist.classify.fit import FittedModel
@@ -23,7 +23,7 @@ from rff_dist.storage import datasets, grids, locations, output_places, records
 from rff_dist.storage.columns import column_of, open_labelled
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fits, judging, limits, specs, steps, training, verdict, watching
+from rff_dist.workbench.jobs import cards, fits, judging, limits, specs, steps, training, verdict, watching
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def train(job: specs.Train, do: steps.Runner, rows: _Opened | None = None) -> Tr
     Raises RFFDistError, before the engine starts, if the options do not suit the data, another run writes to
       the same place, or a model cannot be written there; then as each step.
     """
-    fit, (data, test) = job.fit, rows or open_data(job)
+    fit, about, (data, test) = job.fit, cards.read_about(job.card), rows or open_data(job)
     output = steps.check_place(job.destination, [] if data.rows.url is None else [data.rows.url])
     check_test(data, test)
     fit.check_data(data.rows)
@@ -90,6 +90,7 @@ def train(job: specs.Train, do: steps.Runner, rows: _Opened | None = None) -> Tr
         start = time.perf_counter()
         fitted = fit.train(choices, engine=engine, do=do)
         seconds = time.perf_counter() - start
+        fitted = replace(fitted, trained=replace(fitted.trained, model=fitted.model.with_card(**about)))
 
         # Before evaluation and publication, either of which may fail after hours of work.
         do("keep", models.write_model, fitted.model, folder.place(_TRAINED), overwrite=True)

@@ -22,7 +22,7 @@ from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
-from rff_dist.workbench.jobs import cluster, fits, judging, predict, refresh, specs, train, verdict
+from rff_dist.workbench.jobs import cards, cluster, fits, judging, predict, refresh, specs, train, verdict
 from rff_dist.workbench.page import columns, pictures
 from rff_dist.workbench.results import clusters as results
 from rff_dist.workbench.results import document, html, updates
@@ -39,16 +39,15 @@ def page_of(
     *,
     times: Callable[[], clock.Times],
     command: str | None = None,
-    intended_use: str | None = None,
 ) -> document.Document:
     """Return the page about what a job made: a model that was trained or updated, or clusters.
 
     `job`: its spec.
-    `times`, `command`, `intended_use`: see `model_page`.
+    `times`, `command`: see `model_page`.
     """
     if isinstance(result, cluster.Clustered):
-        return clusters_page(result, job, times=times, intended_use=intended_use)
-    about: dict[str, Any] = {"times": times, "command": command, "intended_use": intended_use}
+        return clusters_page(result, job, times=times)
+    about: dict[str, Any] = {"times": times, "command": command}
     if isinstance(result, refresh.Updated):
         assert result.challenger is not None  # else there is nothing to describe
         data = fits.JobData(result.dataset)
@@ -59,16 +58,11 @@ def page_of(
 
 
 def clusters_page(
-    clustered: cluster.Clustered,
-    job: specs.Clustering,
-    *,
-    times: Callable[[], clock.Times],
-    intended_use: str | None = None,
+    clustered: cluster.Clustered, job: specs.Clustering, *, times: Callable[[], clock.Times]
 ) -> document.Document:
     """Return the page about clusters: their sizes, a map and representative rows.
 
     `times`: returns the times of the job; called at the end.
-    `intended_use`: what the user says that the clusters are for.
     """
     dataset, clusters, seed = clustered.dataset, clustered.clusters, job.space.seed
     page = document.Document(
@@ -107,7 +101,8 @@ def clusters_page(
     text = "For each of the largest clusters: the sampled row that is nearest to its centre."
     page.section("Representatives", text + first)
     page.table("Rows that represent their clusters", ("cluster", *map(str, names[:shown])), stand)
-    lineage_section(page, clusters.card, clusters.digest(), {"intended use": intended_use})
+    about_section(page, clusters.card)
+    lineage_section(page, clusters.card, clusters.digest(), {})
     time_section(page, times)
     return page
 
@@ -133,12 +128,11 @@ def write_report(
     place: str,
     times: clock.Times,
     engine: protocol.Engine,
-    intended_use: str | None = None,
 ) -> Path:
     """Write the page about a model as an HTML file, from rows that it was not trained on.
 
     `labels`: of the rows, for a classifier.
-    `place`, `times`, `intended_use`: see `model_page`.
+    `place`, `times`: see `model_page`.
     Returns the path of the file.
     Raises DataError if values are not finite; StorageError if the file cannot be written.
     """
@@ -151,7 +145,6 @@ def write_report(
         comparison=judging.compare_new(data, model),
         metrics=judging.measure_errors(data, model, engine=engine),
         are_new=True,
-        intended_use=intended_use,
     )
     return html.write_page(page, path)
 
@@ -168,7 +161,6 @@ def model_page(
     are_new: bool = False,
     version: int | None = None,
     command: str | None = None,
-    intended_use: str | None = None,
 ) -> document.Document:
     """Return the page about a regression or a classifier.
 
@@ -180,7 +172,6 @@ def model_page(
     `update`: what `workbench.jobs.refresh.Updated.record` holds, if an update made the model.
     `version`: the number that the model is registered under.
     `command`: the line of a shell that repeats the job.
-    `intended_use`: what the user says that the model is for.
     """
     classifier = "classifier" in model.card
     comparison = comparison or judging.compare_left_out(data, model)
@@ -213,11 +204,11 @@ def model_page(
     _choice_section(page, model)
     _approximation_section(page, data.rows, model)
     made = {
-        "intended use": intended_use,
         "command": command,
         "split": split,
         "test data": None if metrics is None else metrics["test_data"],
     }
+    about_section(page, model.card)
     lineage_section(page, model.card, model.digest(), made)
     time_section(page, times)
     return page
@@ -579,6 +570,13 @@ def update_section(page: document.Document, record: Mapping[str, Any]) -> None:
 
 
 # -- the sections on provenance and on the times of the job ----------------------------------------
+
+
+def about_section(page: document.Document, card: Mapping[str, Any]) -> None:
+    """Add the section on what a model is for, if its file `card` says it."""
+    if cards.ABOUT in card:
+        page.section("Intended use")
+        page.parts.append({name.replace("_", " "): text for name, text in card[cards.ABOUT].items()})
 
 
 def lineage_section(

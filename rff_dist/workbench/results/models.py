@@ -354,6 +354,7 @@ def stored_facts(record: records.Record, products: Mapping[str, Any] | None) -> 
         "half-life": card.get("fading", {}).get("half_life"),
         "columns": words.listed(card.get("feature_names")),
         "targets": words.listed(card.get("target_names")),
+        **test_facts(card.get("metrics"), card.get("target_names")),
         **_chosen_facts(features, dimension, metadata["alpha"], card),
         "products": products
         and f"by {products['by']} here, {products['gflops_per_thread']:.0f}e9 a second on one thread",

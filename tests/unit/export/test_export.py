@@ -46,6 +46,7 @@ def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(data, tmp_
     result = run("export", tmp_path / "model", tmp_path / "slim")
     assert result.exit_code == 0, result.stderr
     assert {path.name for path in (tmp_path / "slim").iterdir()} == {
+        "README.md",
         "model.json",
         "inner.npy",
         "outer.npy",

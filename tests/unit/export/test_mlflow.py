@@ -61,3 +61,41 @@ def test_the_command_writes_a_folder_that_mlflow_reads(small_model, frame, tmp_p
     np.testing.assert_array_equal(served.predict(frame), load_model(small_model).predict(frame))
     assert "exists" in refusal(73, "export", small_model, tmp_path / "out", "--format", "mlflow")
     assert json.dumps(found)
+
+
+def test_the_signature_names_the_columns_and_takes_what_the_model_takes(small_model, frame, tmp_path):
+    document("export", small_model, tmp_path / "out", "--format", "mlflow")
+    model = mlflow.models.Model.load(tmp_path / "out")
+    names = ["kind", "size", "day"]
+    assert model.signature.inputs.input_names() == names
+    served, expected = mlflow.pyfunc.load_model(str(tmp_path / "out")), load_model(small_model).predict(frame)
+    assert frame["size"].dtype == np.int64
+    forms = {
+        "small integers": frame.astype({"size": np.int16}),
+        "floats": frame.astype({"size": float}),
+        "dates as text": frame.assign(day=frame["day"].dt.strftime("%Y-%m-%d")),
+        "categories": frame.astype({"kind": "category"}),
+        "other order": frame[[*names[::-1]]],
+    }
+    for form, table in forms.items():
+        np.testing.assert_array_equal(served.predict(table), expected, err_msg=form)
+    with pytest.raises(mlflow.exceptions.MlflowException, match="size"):
+        served.predict(frame[["kind", "day"]])
+    example = model.load_input_example(str(tmp_path / "out"))
+    assert list(example.columns) == names
+    assert served.predict(example).shape == (1,)
+
+
+@pytest.mark.parametrize("names", [None, ["a", "b"]])
+def test_the_signature_of_a_model_of_an_array_takes_arrays_or_named_frames(tmp_path, names):
+    X = np.random.default_rng(0).integers(0, 9, (300, 2))
+    write_dataset(tmp_path / "data", X.astype(float), X.sum(axis=1).astype(float), feature_names=names)
+    document("fit", tmp_path / "data", tmp_path / "m", "--kernel", "linear", "--alpha", "1", "--serial")
+    with mlflow.start_run():
+        info = log_mlflow(tmp_path / "m")
+    assert info.signature.inputs.has_input_names() == (names is not None)
+    rows = X if names is None else pd.DataFrame(X, columns=names)
+    served = mlflow.pyfunc.load_model(info.model_uri)
+    np.testing.assert_array_equal(served.predict(rows), load_model(tmp_path / "m").predict(rows))
+    example = mlflow.models.Model.load(info.model_uri).load_input_example()
+    assert np.shape(example) == (1, 2)

@@ -1,0 +1,29 @@
+"""What people write about a model: what it is for, what not, and where its rows come from."""
+
+import tomllib
+from pathlib import Path
+
+from rff_dist.errors import InvalidParameterError
+
+ABOUT = "about"  # the name of these texts among the facts of a model
+NAMES = ("intended_use", "limits", "data")
+
+
+def read_about(path: str | None) -> dict[str, dict[str, str]]:
+    """Return the texts of a TOML file as a fact for a model's card; none without a file.
+
+    Raises InvalidParameterError if the file cannot be read, or holds something else than these texts.
+    """
+    if path is None:
+        return {}
+    try:
+        texts = tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidParameterError(f"`card` is {path!r}, but: {error}; expected a TOML file") from error
+    wrong = [name for name, text in texts.items() if name not in NAMES or not isinstance(text, str)]
+    if wrong or not texts:
+        raise InvalidParameterError(
+            f"`card` is {path!r}, which holds {', '.join(map(repr, wrong)) or 'nothing'}; expected texts "
+            f"named {', '.join(NAMES)}"
+        )
+    return {ABOUT: {name: texts[name].strip() for name in NAMES if name in texts}}

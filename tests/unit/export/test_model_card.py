@@ -1,0 +1,109 @@
+"""What people write about a model: kept with it, and written as a model card."""
+
+import numpy as np
+import pytest
+import yaml
+
+from rff_dist import write_dataset
+from rff_dist.storage import appending
+from tests.command_line import document, refusal
+
+TEXTS = """
+intended_use = "Sums of *two* numbers"
+limits = "Not for three"
+data = '''
+Drawn
+by NumPy'''
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name, n_samples in (("data", 300), ("test", 100)):
+        X = rng.standard_normal((n_samples, 2))
+        write_dataset(tmp_path / name, X, X.sum(axis=1) + rng.standard_normal(n_samples), versioned=True)
+    (tmp_path / "card.toml").write_text(TEXTS)
+    return tmp_path
+
+
+def fit(*flags):
+    plain = ["--kernel", "linear", "--alpha", "1", "--serial", "--card", "card.toml"]
+    return document("fit", "data", "models/sums", *plain, *flags)
+
+
+def read_card(folder):
+    """Return the YAML and the Markdown of a model card."""
+    before, header, text = (folder / "README.md").read_text("utf-8").split("---\n", 2)
+    assert before == ""
+    return yaml.safe_load(header), text
+
+
+def test_an_exported_model_has_a_card_with_its_texts_and_its_errors(folder):
+    found = fit("--test", "test", "--register")
+    document("export", "models/sums", "out")
+    header, text = read_card(folder / "out")
+    assert header["library_name"] == "rff_dist"
+    assert header["pipeline_tag"] == "tabular-regression"
+    (entry,) = header["model-index"]
+    assert entry["name"] == "sums"
+    on_test = {one["type"]: one["value"] for one in entry["results"][0]["metrics"]}
+    assert entry["results"][0]["dataset"]["name"] == "test rows"
+    assert on_test == {"rmse": found["metrics"]["rmse"][0], "r2": found["metrics"]["r2"][0]}
+    sections = dict(part.split("\n\n", 1) for part in text.split("\n## ")[1:])
+    assert sections["Intended use"].strip() == r"Sums of \*two\* numbers"
+    assert sections["Training data"].strip() == "Drawn\nby NumPy"
+    assert found["digest"][:16] in sections["Evaluation and making"]
+
+
+def test_updates_keep_the_texts_and_the_card_follows(folder):
+    fit("--register")
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((200, 2))
+    appending.append_dataset(folder / "data", X, X.sum(axis=1) + rng.standard_normal(200))
+    assert document("update", "models/sums", "data", "--serial")["version"] == 2
+    document("export", "models/sums", "out", "--format", "numpy")
+    _, text = read_card(folder / "out")
+    assert "Not for three" in text
+    assert "500 rows" in text
+
+
+def test_classifiers_have_a_task_and_models_without_texts_say_so(folder):
+    X = np.random.default_rng(2).standard_normal((300, 2))
+    write_dataset(folder / "classes", X, (X[:, 0] > 0).astype(int))
+    flags = ["--kernel", "linear", "--n-folds", "3", "--classify", "--serial"]
+    document("fit", "classes", "m", *flags)
+    document("export", "m", "out")
+    header, text = read_card(folder / "out")
+    assert header["pipeline_tag"] == "tabular-classification"
+    kinds = [one["type"] for one in header["model-index"][0]["results"][0]["metrics"]]
+    assert kinds == ["accuracy", "log_loss"]
+    assert text.count("Nothing was written about it.") == 3
+
+
+def test_clusters_keep_the_texts(folder):
+    flags = ["--n-clusters", "2", "--model", "c", "--n-components", "16", "--serial"]
+    document("cluster", "data", "labels", *flags, "--card", "card.toml")
+    assert document("info", "c")["card"]["about"]["limits"] == "Not for three"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (None, "gone.toml"),
+        ("use = 'all'", "'use'"),
+        ("limits = 3", "'limits'"),
+        ("", "nothing"),
+        ("=", "TOML"),
+    ],
+)
+def test_a_file_of_other_things_is_refused_before_any_work(folder, text, named):
+    place = folder / ("gone.toml" if text is None else "other.toml")
+    if text is not None:
+        place.write_text(text)
+    words = ["fit", "data", "m", "--card", place.name]
+    message = refusal(2, *words)
+    assert "`card`" in message
+    assert named in message
+    assert not (folder / "m").exists()
