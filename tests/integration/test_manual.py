@@ -156,7 +156,14 @@ def test_search_works_in_a_page_that_is_opened_as_a_file(site):
 @needs_browser
 @needs_axe
 @pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
-@pytest.mark.parametrize("name", ["index.html", "comparison.html", "faq.html"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("index.html", "comparison.html", "faq.html"),
+        "defaults.html",  # with a wide table
+        *("tutorial.html", "how-to/read-the-report.html", "how-to/ingest.html"),  # with long lines of code
+    ],
+)
 def test_axe_finds_nothing_serious_in_the_site(site, name, scheme):
     text = (site / name).read_text()
     found = check_by_axe(text, (site / name).parent, scheme, width=1200)
