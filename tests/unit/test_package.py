@@ -105,6 +105,7 @@ DISTRIBUTIONS = {  # that are called otherwise
     "opentelemetry": "opentelemetry_sdk",
     "openlineage": "openlineage_python",
     "sklearn": "scikit_learn",
+    "yaml": "pyyaml",
 }
 
 
