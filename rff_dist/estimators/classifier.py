@@ -279,7 +279,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
 
         Parameters
         ----------
-        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
 
         Returns

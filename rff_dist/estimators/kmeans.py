@@ -146,7 +146,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
         Parameters
         ----------
-        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
         y : ignored
             For scikit-learn's pipelines.
@@ -228,7 +228,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
         Parameters
         ----------
-        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
 
         Returns
@@ -265,7 +265,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
         Parameters
         ----------
-        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
         y : ignored
             For scikit-learn's pipelines.

@@ -204,7 +204,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
         Parameters
         ----------
-        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
         y : array-like, Dask or Zarr array of shape (n_samples,) or (n_samples, n_targets)
             Left out for a dataset, which has its own.
@@ -272,7 +272,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
         Parameters
         ----------
-        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation as well: of its noise, the
@@ -325,7 +325,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
         Parameters
         ----------
-        X : array-like, frame, sparse matrix, Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Zarr array, dataset, path or URL
             Of shape (n_samples, n_features). To write the intervals of a large dataset to Zarr, use
             `rff_dist.ridge.predict.predict` or `rff-dist predict --coverage`.
         coverage : float, default=0.95

@@ -302,7 +302,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
 
         Parameters
         ----------
-        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
         y : ignored
             For scikit-learn's pipelines.
@@ -351,7 +351,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
 
         Parameters
         ----------
-        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
 
         Returns

@@ -247,7 +247,8 @@ def open_dataset(
         Names of the arrays in the group. A group without "y" has no targets, which is enough to predict for;
         a `y` of another name must exist. None reads no targets. If `x` is a list of names, these are
         variables and coordinates of a grid, which has named dimensions, and a row is a cell that has all of
-        them. A time becomes three columns: its days since 1970, and sine and cosine of the day of the year.
+        them; variables that may miss some are read once for that. A time becomes three columns: its days
+        since 1970, and sine and cosine of the day of the year.
     sample_weight : str, optional
         Name of the weights' array. None weighs all rows alike, and logs a warning if there is an array
         "sample_weight".

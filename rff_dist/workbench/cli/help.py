@@ -56,6 +56,7 @@ FIRST = {
     *("kernel", "kernels", "length_scales", "n_components", "alpha", "classify", "test", "memory"),
     *("model", "models", "n_clusters", "n_init", "std", "coverage", "probabilities", "dry_run", "tolerance"),
     *("target", "targets", "id", "impute", "holdout", "by", "noise", "into", "task", "keep", "reason"),
+    *("sources", "append", "inputs"),
 }
 
 

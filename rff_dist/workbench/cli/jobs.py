@@ -65,7 +65,7 @@ def auto(job: specs.Auto, where: Cluster, limits: Limits, page: Page) -> Documen
     "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --targets price --sql file:sales.sql",
 )
 def ingest(job: specs.Ingest) -> Document:
-    """Turn files or a query into a dataset, or append them to one; memory does not grow with the rows."""
+    """Turn files, a query or a Delta or Iceberg table into a dataset, or append new rows to one."""
     from rff_dist.workbench.jobs.ingest import ingest
     from rff_dist.workbench.results import rows
     from rff_dist.workbench.tables.queries import holds_password

@@ -132,8 +132,8 @@ class Predict:
         writes=True,
     )
     std: bool = fields.option(
-        "Write standard deviations too, as 'standard_deviations', at the cost of a Cholesky factorisation. "
-        "For a regression.",
+        "Write standard deviations too, as 'standard_deviations', on a grid 'std', at the cost of a Cholesky "
+        "factorisation. For a regression.",
         False,
     )
     coverage: fields.Share | None = fields.option(
@@ -279,12 +279,11 @@ class Ingest:
     """Turn files or a query into a dataset, or append their rows to one."""
 
     sources: list[str] = fields.option(
-        "Files, patterns such as incoming/*.parquet, folders of Parquet files, or Zarr groups of columns, on "
-        "disk or in an object store. Files are .csv, .tsv and .jsonl, also compressed, .parquet, .arrow, "
-        ".feather, .xlsx (sales.xlsx#May is its sheet May), .npy and .npz. Arrays of one axis, such as y.npy "
-        "next to X.npy, are columns. Rows are appended only from files that were not ingested before. Or the "
-        "folder of a Delta table, or iceberg://CATALOG/NAMESPACE.TABLE: all that changed in it since is "
-        "appended, replaced and deleted.",
+        "Files, patterns such as incoming/*.parquet, folders of Parquet files, Zarr groups of columns, or a "
+        "table of Delta Lake (its folder) or Iceberg (iceberg://CATALOG/NAMESPACE.TABLE). Files are .csv, "
+        ".tsv and .jsonl, also compressed, .parquet, .arrow, .feather, .xlsx (sales.xlsx#May is its sheet "
+        "May), .npy and .npz, on disk or in an object store. Arrays of one axis, such as y.npy next to "
+        "X.npy, are columns.",
         [],
         argument=True,
         unit="SOURCE",
@@ -319,7 +318,9 @@ class Ingest:
         unit="COLUMN",
     )
     append: bool = fields.option(
-        "Append the rows of new files to the dataset if it is there, else create it.", False
+        "Append the rows of files that were not ingested before, or follow what changed in a Delta or "
+        "Iceberg table: rows are added, replaced and deleted. A dataset that is not there is created.",
+        False,
     )
     sql: str | None = fields.option(
         "Query whose rows are ingested instead of files: its text, or env:NAME or file:PATH where to read "

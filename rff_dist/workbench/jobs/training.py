@@ -100,7 +100,9 @@ class FoldOptions:
         None,
     )
     time: bool = fields.option(
-        "Take the rows as ordered by time: each fold is predicted from those before it.", False
+        "Take the rows as ordered by time: each fold is predicted from those before it. A grid needs a "
+        "dimension with times.",
+        False,
     )
 
     group_by_block: fields.Names | None = fields.option(
