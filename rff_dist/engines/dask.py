@@ -290,7 +290,8 @@ class DaskEngine(Engine):
         row_bytes = protocol.bytes_per_row(function)
         about = partial(protocol.describe_pass, function, shared)
         task = worker.PassTask(compute, combine, self._topic, number, label, row_bytes, kept)
-        pickled = worker.pickle_value(task, "function")  # refuses what cannot travel, before the pass starts
+        # Here, so that what cannot travel is refused before the pass is announced.
+        pickled = worker.pickle_value(task, "function")
         with progress.announce_pass(self.observers, label, blocks, about) as announce, self._workers.errors():
             if (trace := tracing.parent(len(blocks))) is not None:
                 task = replace(task, trace=trace)

@@ -193,9 +193,9 @@ def open_grid(
     found = grids.columns_of(inputs, find)
     dims = [column.variable.dims for column in found]
     wanted, like = {dim for of_one in dims for dim in of_one}, None
-    if target is None and max(map(len, dims)) < len(
-        wanted
-    ):  # such as a map and a time, whose target has both
+    # Inputs such as a map and a time do not tell the order of their dimensions; their target does, if it is
+    # there.
+    if target is None and max(map(len, dims)) < len(wanted):
         of_all = (name for name in sorted(names) if {*(_dims(_array(group, name)) or ())} == wanted)
         like = find(next(of_all, ""))
     targets = [target] if isinstance(target, str) else [*(target or ())]
