@@ -72,7 +72,7 @@ def open_delta(location: locations.Location) -> Lake:
                 f"{locations.explain(error)}. If its log or its files of removed rows were vacuumed, ingest "
                 "it again with `overwrite`"
             ) from error
-        # The texts are not an Arrow array at the head of this file, which would import pandas in each prediction.
+        # An Arrow array of these texts at the head of this file would import pandas in each prediction.
         change = read.column(_CHANGE).cast("string")
         went = compute.or_(
             compute.equal(change, "delete"), compute.equal(change, "update_preimage")
