@@ -62,6 +62,7 @@ class Job:
     fit: Fit
     destination: Destination
     statistics: bool = True
+    card: str | None = None
     reason: str = "fitted"
 
 
