@@ -82,6 +82,16 @@ class Commits:
         rows = self.update()
         return what, rows | self.add(self.random.randint(1, self.most)) if what == "upsert" else rows
 
+    def commit_a_night(self) -> None:
+        """Correct 3 of the first 300 rows, add 5 and delete 2."""
+        rows = draw(range(FIRST, FIRST + 3), 7) | self.add(5)
+        gone = [FIRST + 10, FIRST + 299]
+        self.held |= rows
+        self.commit("upsert", rows)
+        self.commit("delete", gone)
+        for key in gone:
+            del self.held[key]
+
     def assert_held(self, url: Any) -> None:
         """The dataset holds the rows of the dictionary, each once."""
         dataset = open_dataset(url)

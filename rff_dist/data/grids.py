@@ -34,7 +34,7 @@ _SINCE = re.compile(
 _NAMES = {"day": "d", "hour": "h", "hr": "h", "minute": "m", "min": "m", "second": "s", "sec": "s"}
 _NAMES |= {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
 
-type Region = tuple[slice, ...]
+type Slices = tuple[slice, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Variable(ABC):
     can_travel: bool
 
     @abstractmethod
-    def read(self, region: Region) -> NDArray[Any]:
+    def read(self, region: Slices) -> NDArray[Any]:
         """Return the values of a region of the variable's own dimensions."""
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Grid:
     def n_pieces(self) -> int:
         return math.prod(self.counts)
 
-    def region(self, number: int) -> Region:
+    def region(self, number: int) -> Slices:
         """Return the cells of a piece."""
         places = np.unravel_index(number, self.counts)
         spans = zip(places, self.piece, self.shape, strict=True)
@@ -382,7 +382,7 @@ class GridDataset(blocks.Dataset):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_kept", "edges")}
 
-    def _groups(self, region: Region) -> NDArray[Any] | None:
+    def _groups(self, region: Slices) -> NDArray[Any] | None:
         """Return the groups of all cells of a region, to be broadcast; None without groups."""
         groups: Any = 0
         for variable, cut in self.cuts:
@@ -391,7 +391,7 @@ class GridDataset(blocks.Dataset):
         return np.asarray(groups) if self.cuts else None
 
 
-def read_aligned(variable: Variable, grid: Grid, region: Region) -> NDArray[Any]:
+def read_aligned(variable: Variable, grid: Grid, region: Slices) -> NDArray[Any]:
     """Read a region of a variable, with all dimensions of the grid: of length 1 if it lacks one."""
     values = variable.read(tuple(region[grid.dims.index(dim)] for dim in variable.dims))
     order = sorted(range(len(variable.dims)), key=lambda axis: grid.dims.index(variable.dims[axis]))

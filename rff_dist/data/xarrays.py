@@ -20,7 +20,7 @@ class XarrayVariable(grids.Variable):
 
     array: Any
 
-    def read(self, region: grids.Region) -> NDArray[Any]:
+    def read(self, region: grids.Slices) -> NDArray[Any]:
         values = self.array.isel(dict(zip(self.dims, region, strict=True))).values
         if not self.is_time:
             return np.asarray(values)

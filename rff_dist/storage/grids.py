@@ -67,7 +67,7 @@ class StoredVariable(grids.Variable):
     missing: tuple[Any, ...]
     packing: tuple[float, float] | None
 
-    def read(self, region: grids.Region) -> NDArray[Any]:
+    def read(self, region: grids.Slices) -> NDArray[Any]:
         """Return the values of a region, NaN where they are missing.
 
         Raises StorageError if they cannot be read; IntegrityError if bytes are damaged.

@@ -12,9 +12,6 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from rff_dist import append_dataset, write_dataset
@@ -29,6 +26,7 @@ from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.jobs.train import train
 from tests.dask_processes import run_dask
 from tests.otlp import Receiver, Span, receive, spans_of
+from tests.otlp import exported as exported  # a fixture
 
 pytestmark = pytest.mark.distributed
 
@@ -46,16 +44,6 @@ LEVELS = ("job", "step", "pass", "run", "merge")
 def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     X = np.random.default_rng(seed).normal(size=(n, 3)).astype("float32")
     return X, X[:, 0]
-
-
-@pytest.fixture
-def exported(monkeypatch):
-    """The spans of this process, whose program has configured OpenTelemetry."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    yield exporter
-    provider.shutdown()
 
 
 class Killer:

@@ -112,7 +112,7 @@ def test_blocks_of_space_are_held_out_together_and_random_folds_flatter(patches,
     ours = document("fit", patches, tmp_path / "m", *words, "--group-by-block", "lat=2,lon=2")["estimate"]
     random = document("fit", patches, tmp_path / "r", *words)["estimate"]
     assert "random_rmse" not in random
-    # nothing is known of the offset of a block, whose variance is 1; beside it neighbours tell it
+    # nothing is known of the offset of a block, whose variance is 1; neighbours next to it tell it
     assert ours["rmse"][0] > 0.9
     assert ours["random_rmse"][0] == pytest.approx(random["rmse"][0], rel=0.15)
     assert "random folds" in run("info", tmp_path / "m").stdout

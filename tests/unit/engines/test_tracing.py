@@ -11,12 +11,9 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 
-from opentelemetry import metrics, trace
+from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from rff_dist import SerialEngine, write_dataset
 from rff_dist.data.blocks import cut_blocks
@@ -26,6 +23,7 @@ from rff_dist.fields import build
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.jobs.train import train
+from tests.otlp import exported as exported  # a fixture
 from tests.otlp import spans_of
 
 PROGRAM = """
@@ -35,15 +33,6 @@ import rff_dist
 rff_dist.RFFRidge(length_scale=1.0, n_components=8, alpha=0.1).fit(np.eye(30), np.arange(30.0))
 print(*(name for name in sys.modules if name.startswith("opentelemetry")))
 """
-
-
-@pytest.fixture
-def exported(monkeypatch):
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    yield exporter
-    provider.shutdown()
 
 
 def test_without_an_endpoint_nothing_is_imported(monkeypatch, tmp_path):

@@ -108,12 +108,7 @@ def test_model_that_followed_random_commits_has_the_bits_of_one_full_pass(
 
 def test_one_night_is_one_commit_that_names_the_version_and_counts_rows(table, data):
     before = open_dataset(data).version
-    rows = draw(range(FIRST, FIRST + 3), 7) | table.add(5)
-    table.held |= rows
-    table.commit("upsert", rows)
-    table.commit("delete", [FIRST + 10, FIRST + 299])
-    for key in (FIRST + 10, FIRST + 299):
-        del table.held[key]
+    table.commit_a_night()
     done = ingest_more(table.url, data)
     assert (done.n_before, done.n_after, done.n_replaced, done.n_deleted) == (300, 303, 3, 2)
     table.assert_held(data)

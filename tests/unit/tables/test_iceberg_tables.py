@@ -16,7 +16,7 @@ from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage import repositories
 from rff_dist.storage.locations import parse_location
 from rff_dist.workbench.tables import iceberg_tables
-from tests.lake_tables import FIRST, TYPES, Commits, as_arrow, draw
+from tests.lake_tables import FIRST, TYPES, Commits, as_arrow
 from tests.living_data import assert_follows, fit, make_small, refresh
 from tests.refusals import refuses
 from tests.tables import ingest, ingest_more
@@ -112,12 +112,7 @@ def test_model_that_followed_random_commits_has_the_bits_of_one_full_pass(
 
 def test_one_night_is_one_commit_that_names_the_snapshot_and_counts_rows(table, data):
     before = open_dataset(data).version
-    rows = draw(range(FIRST, FIRST + 3), 7) | table.add(5)
-    table.held |= rows
-    table.commit("upsert", rows)
-    table.commit("delete", [FIRST + 10, FIRST + 299])
-    for key in (FIRST + 10, FIRST + 299):
-        del table.held[key]
+    table.commit_a_night()
     done = ingest_more(URL, data)
     assert (done.n_before, done.n_after, done.n_replaced, done.n_deleted) == (300, 303, 3, 2)
     table.assert_held(data)
