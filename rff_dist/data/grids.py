@@ -157,7 +157,9 @@ def columns_of(names: Sequence[str], find: Any) -> list[Column]:
         if variable is None and part in TIME_PARTS and (of := find(stem)) is not None and of.is_time:
             found.append(Column(of, part))
         elif variable is None:
-            raise InvalidParameterError(f"`inputs` has {name!r}, which is no variable of the grid")
+            raise InvalidParameterError(
+                f"`inputs` has {name!r}, which is no variable of the grid; expected variables or coordinates"
+            )
         else:
             found += [Column(variable, part) for part in (TIME_PARTS if variable.is_time else ("",))]
     names = [column.name for column in found]

@@ -32,9 +32,9 @@ def appended_document(record: Summary) -> Document:
         "version": record["version"] or None,
         "seconds": words.seconds_words(record["seconds"]),
     }
-    added = f"added {record['n_new']:,} rows to" if record["n_new"] else "nothing new for"
+    added = f"added {words.plural(record['n_new'], 'row')} to" if record["n_new"] else "nothing new for"
     if n_changed := record["n_replaced"] + record["n_deleted"]:
-        added = f"changed {record['n_new'] + n_changed:,} rows of"
+        added = f"changed {words.plural(record['n_new'] + n_changed, 'row')} of"
     return Document(f"{added} {record['data']}", [facts], record=record)
 
 
