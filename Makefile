@@ -19,6 +19,9 @@ bin := .venv/bin
 ARGS ?=
 # Processes that `make test` runs tests in: make test WORKERS=0 stays in one, where output can be seen (-s).
 WORKERS ?= auto
+# A process that dies ends the run with the test's name: xdist 3.8 gives its finished files to the process that
+# replaces it, which then waits for ever.
+parallel := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help setup demo test test-documents test-flows test-faults test-pages test-slow test-all lint format bench bench-defaults soak manual pictures constraints clean
 
@@ -32,17 +35,17 @@ demo: setup  ## Train on a photograph through the Prefect flow and save the pict
 	$(bin)/rff-dist demo $(ARGS)
 
 test: setup  ## Run the default tests and the doctests.
-	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(bin)/python -m pytest $(parallel) $(ARGS)
 
 test-documents: setup  ## Run what README, the manual and the notebooks show, and the demo.
-	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	$(bin)/python -m pytest $(parallel) \
 	  -m "documents and not slow" tests/integration $(ARGS)
 
 test-flows: setup  ## Run the tests of flows, the whole system with real processes among them.
 	$(bin)/python -m pytest -m flows $(ARGS)
 
 test-faults: setup  ## Run the tests of faults, all of tests/faults/test_table.py; about twenty minutes.
-	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m faults tests $(ARGS)
+	$(bin)/python -m pytest $(parallel) -m faults tests $(ARGS)
 
 test-pages: setup  ## Look at the page of a run and at the manual's search with Chromium, and with axe-core.
 	$(bin)/python -m pip install --quiet --no-deps axe-playwright-python==0.1.8
