@@ -274,7 +274,8 @@ def test_a_step_that_is_taken_again_goes_on(folder: Path) -> None:
     options = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 64}
     job = build(Train, {**places, **options, "alpha": 0.1})
     training.train(job, Runner(lambda _: nullcontext(engine), call))
-    assert [e.n_kept for e in events if isinstance(e, PassResumed)] == [4 * ROWS]
+    resumed = [e for e in events if isinstance(e, PassResumed)]
+    assert [e.n_kept for e in resumed if e.label == "accumulate"] == [4 * ROWS]
     # only the step that failed is repeated
     assert [e.label for e in events if isinstance(e, PassStarted)][:3] == ["inspect", *2 * ["accumulate"]]
 
