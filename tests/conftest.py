@@ -17,7 +17,7 @@ WITH_PREFECT = ("tests/flows/", "tests/integration/test_demo.py")
 os.environ["DO_NOT_TRACK"] = "1"
 os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
 # Tests import Prefect before `rff_dist.flows`, which says the same: 20 s are too few on a busy machine.
-os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
+os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "240")
 
 # A pass or a failure must not depend on the day or on the machine's load. To look for new examples:
 # make test ARGS="--hypothesis-profile=explore"
