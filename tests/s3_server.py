@@ -156,6 +156,7 @@ class _Faults:
     def __init__(self, application: Application) -> None:
         self._application = application
         self._lock = threading.Lock()
+        self._condition = threading.Lock()
         self._faults: list[dict[str, Any]] = []
         self._seen: list[str] = []
         self._pause_after: int | None = None
@@ -183,16 +184,23 @@ class _Faults:
                 self._note(f"{method} {path} {line[:3]}")
                 return start_response(line, *more)
 
-            return self._application(environment, noted)
+            with self._one_condition_at_a_time(environment):
+                return self._application(environment, noted)
         self._note(f"{method} {path} {status}")
         if status < 0:
-            b"".join(self._application(environment, lambda *_: None))
+            with self._one_condition_at_a_time(environment):
+                b"".join(self._application(environment, lambda *_: None))
         if status <= 0:
             # As when a proxy dies.
             environment["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionResetError
         start_response(f"{status} Spoiled", [("Content-Type", "application/xml")])
         return [f"<Error><Code>Spoiled</Code><Message>asked for {status}</Message></Error>".encode()]
+
+    def _one_condition_at_a_time(self, environment: Environment) -> contextlib.AbstractContextManager[Any]:
+        """Let conditional writes follow each other: moto looks and then writes, so that two could both win."""
+        is_conditional = environment.keys() & {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"}
+        return self._condition if is_conditional else contextlib.nullcontext()
 
     def _answer(self, path: str, environment: Environment) -> bool:
         if path == "/_is_paused":
