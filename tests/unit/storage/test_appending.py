@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rff_dist.data.blocks import Block
-from rff_dist.data.sources import Source
 from rff_dist.errors import (
     ConflictError,
     DataError,
@@ -120,25 +119,6 @@ class TestSources:
         assert y[:, 0].tolist() == [8.0, 4.0, 6.0]
         with pytest.raises(DataError, match="has X, y, id; expected the same arrays"):
             append_dataset(tmp_path / "data", [[5.0]], [6.0])
-
-    def test_rows_of_a_source_are_taken_once(self, tmp_path):
-        X, y = make_rows(12)
-        url = tmp_path / "once"
-        write(url, X[:4], y[:4])
-        first = append_dataset(url, X[4:8], y[4:8], source=Source("a.csv", "aa"))
-        again = append_dataset(url, X[4:8], y[4:8], source=Source("copy of a.csv", "aa"))
-        other = append_dataset(url, X[8:], y[8:], source=Source("b.csv", "bb"), message="the rest")
-        assert [(one.n_before, one.n_after) for one in (first, again, other)] == [(4, 8), (8, 8), (8, 12)]
-        assert open_dataset(url).attributes["sources"] == [
-            {"name": "a.csv", "sha256": "aa", "n_samples": 4},
-            {"name": "b.csv", "sha256": "bb", "n_samples": 4},
-        ]
-        told = [(one.message, one.facts.get("sources")) for one in read_history(parse_location(url))]
-        assert told == [
-            ("the rest", ["b.csv"]),
-            ("append 4 rows from a.csv", ["a.csv"]),
-            ("write 4 rows", None),
-        ]
 
 
 class TestRefusals:
