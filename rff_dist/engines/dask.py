@@ -49,6 +49,7 @@ from rff_dist.engines import (
     tracing,
     worker,
 )
+from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
 from rff_dist.errors import ClusterLostError, StorageError
 from rff_dist.lazy import require
@@ -153,11 +154,13 @@ class DaskEngine(Engine):
         else:
             if cluster is None:
                 cluster = dask_cluster.start_cluster(
-                    n_workers,
-                    threads_per_worker,
-                    memory_limit,
+                    Cluster(
+                        n_workers=n_workers,
+                        min_workers=min_workers,
+                        n_threads=threads_per_worker,
+                        memory=memory_limit,
+                    ),
                     security=security,
-                    min_workers=min_workers,
                     n_wanted=lambda: sum(running.n_left for running in tuple(self._passes.values())),
                 )
             self._cluster = cluster

@@ -20,7 +20,6 @@ import dask.config
 import distributed
 from distributed import rpc
 from distributed.comm.addressing import parse_host_port
-from distributed.deploy.utils import nprocesses_nthreads
 from distributed.utils import asciitable
 
 from rff_dist.engines import serial
@@ -32,7 +31,6 @@ from rff_dist.errors import (
     MissingDependencyError,
     RFFDistError,
 )
-from rff_dist.numerics import machine
 
 #: Seconds to wait for a scheduler's answer.
 CONNECT_S = 6.0
@@ -233,29 +231,19 @@ _WATCH_LESS = {
 
 
 def start_cluster(
-    n_workers: int | None,
-    threads_per_worker: int | None,
-    memory_limit: int | str | None,
-    *,
-    security: distributed.Security | None,
-    min_workers: int | None,
-    n_wanted: Callable[[], int],
+    size: Cluster, *, security: distributed.Security | None, n_wanted: Callable[[], int]
 ) -> distributed.LocalCluster:
     """Start an embedded cluster, or raise ClusterError."""
-    n_workers, threads_per_worker = _size(n_workers, threads_per_worker)
-    if min_workers is not None and min_workers > n_workers:
-        raise InvalidParameterError(
-            f"`min_workers` is {min_workers} and `n_workers` {n_workers}; expected at most as many"
-        )
+    n_workers, threads_per_worker = size.size()
     cluster = None
     try:
         with spare_children_ctrl_c(), dask.config.set(_WATCH_LESS):
             cluster = _PatientCluster(
-                n_workers=min_workers or n_workers,
+                n_workers=size.min_workers or n_workers,
                 threads_per_worker=threads_per_worker,
                 processes=True,
                 worker_class=_QuietNanny,
-                memory_limit="auto" if memory_limit is None else memory_limit,
+                memory_limit="auto" if size.memory is None else size.memory,
                 host="127.0.0.1",
                 # None would mean port 8787, and a warning where that is taken.
                 dashboard_address="127.0.0.1:0",
@@ -268,11 +256,11 @@ def start_cluster(
                 # Warnings tell of restarts and full memory, which a pass survives; errors are still logged.
                 silence_logs=logging.ERROR,
             )
-            if min_workers is not None:
+            if size.min_workers is not None:
                 cluster.adapt(
                     Adaptive=_AsManyAsBlocks,
                     n_wanted=n_wanted,
-                    minimum=min_workers,
+                    minimum=size.min_workers,
                     maximum=n_workers,
                     interval="1s",
                     wait_count=round(IDLE_S),  # looks, one a second, that find a worker without work
@@ -353,15 +341,6 @@ def _arguments_of(file: str | None) -> dict[str, Any]:
         raise InvalidParameterError(
             f"`cluster_config` is {file!r}, which cannot be read as TOML: {error}"
         ) from error
-
-
-def _size(n_workers: int | None, threads_per_worker: int | None) -> tuple[int, int]:
-    """Return workers and threads of each, which use all CPUs where they are not given."""
-    n_cpus = machine.available_cores()
-    if n_workers is None and threads_per_worker is None:
-        n_workers, threads_per_worker = nprocesses_nthreads(n_cpus)
-    n_workers = n_workers or max(1, n_cpus // (threads_per_worker or 1))
-    return n_workers, threads_per_worker or max(1, n_cpus // n_workers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Self
+from typing import ClassVar, Self
 
 from rff_dist.data import loads as stored_loads
 from rff_dist.data.loads import Load
@@ -16,8 +16,39 @@ _LENGTH = re.compile(r"(?P<days>[0-9]*\.?[0-9]+)d|(?P<loads>[0-9]{1,9})")
 ALL_ROWS, NO_HALF_LIFE = "all", "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+@dataclass(frozen=True)
+class _Length:
+    """A number of loads or of days; with neither field the option is off."""
+
+    n_loads: int | None = None
+    days: float | None = None
+    option: ClassVar[str]
+    nothing: ClassVar[str]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the option's text; raises InvalidParameterError."""
+        if text == cls.nothing:
+            return cls()
+        match = _LENGTH.fullmatch(text)
+        days = None if match is None or match["days"] is None else float(match["days"])
+        n_loads = None if match is None or match["loads"] is None else int(match["loads"])
+        if not 0 < (days or n_loads or 0) <= _LONGEST:
+            raise InvalidParameterError(
+                f"`{cls.option}` is {text!r}; expected a number of loads, such as 12, of days, such as 30d, "
+                f"or {cls.nothing}"
+            )
+        return cls(n_loads, days)
+
+    def _check_reach(self, loads: Sequence[Load]) -> None:
+        if len(loads) >= stored_loads.MOST_LOADS:
+            raise InvalidParameterError(
+                f"`{self.option}` reaches beyond the last {stored_loads.MOST_LOADS:_} loads, and a dataset "
+                "lists no earlier ones; take a shorter one, or append more rows at a time"
+            )
+
+
+class Window(_Length):
     """The newest loads; `Window.parse` reads "12" (loads), "30d" (days) and "all".
 
     With neither field the window holds all rows.
@@ -29,13 +60,7 @@ class Window:
     100
     """
 
-    n_loads: int | None = None
-    days: float | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a window's text; raises InvalidParameterError."""
-        return cls() if text == ALL_ROWS else cls(*_parse_length("window", text, ALL_ROWS))
+    option, nothing = "window", ALL_ROWS
 
     def first_row(self, loads: Sequence[Load]) -> int:
         """Return the first row of the window.
@@ -53,13 +78,13 @@ class Window:
             outside = max((i for i, when in enumerate(times, 1) if when is None or when < since), default=0)
         else:
             return 0
-        if outside <= 0 and len(loads) >= stored_loads.MOST_LOADS:
-            raise _beyond("window")
-        return loads[outside - 1].stop if outside > 0 else 0
+        if outside > 0:
+            return loads[outside - 1].stop
+        self._check_reach(loads)
+        return 0
 
 
-@dataclass(frozen=True, slots=True)
-class HalfLife:
+class HalfLife(_Length):
     """Spans of loads or days: a row of one span weighs half as much as a row of the next.
 
     `HalfLife.parse` reads "12" (loads), "30d" (days) and "none". With neither field there are no spans.
@@ -71,13 +96,7 @@ class HalfLife:
     [0, 0, 1]
     """
 
-    n_loads: int | None = None
-    days: float | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a half-life's text; raises InvalidParameterError."""
-        return cls() if text == NO_HALF_LIFE else cls(*_parse_length("half_life", text, NO_HALF_LIFE))
+    option, nothing = "half_life", NO_HALF_LIFE
 
     def spans(self, loads: Sequence[Load], at_most: int) -> list[int]:
         """Return the number of each load's span, ascending; an empty list if there are no spans.
@@ -98,28 +117,6 @@ class HalfLife:
             numbers = list(itertools.accumulate((int(time // seconds) for time in each), max))
         else:
             return []
-        if len(loads) >= stored_loads.MOST_LOADS and (
-            self.days is None or numbers[-1] - numbers[0] <= at_most
-        ):
-            raise _beyond("half_life")
+        if self.days is None or numbers[-1] - numbers[0] <= at_most:
+            self._check_reach(loads)
         return numbers
-
-
-def _parse_length(option: str, text: str, nothing: str) -> tuple[int | None, float | None]:
-    """Return a number of loads or of days, the other None."""
-    match = _LENGTH.fullmatch(text)
-    days = None if match is None or match["days"] is None else float(match["days"])
-    n_loads = None if match is None or match["loads"] is None else int(match["loads"])
-    if not 0 < (days or n_loads or 0) <= _LONGEST:
-        raise InvalidParameterError(
-            f"`{option}` is {text!r}; expected a number of loads, such as 12, of days, such as 30d, "
-            f"or {nothing}"
-        )
-    return n_loads, days
-
-
-def _beyond(option: str) -> InvalidParameterError:
-    return InvalidParameterError(
-        f"`{option}` reaches beyond the last {stored_loads.MOST_LOADS:_} loads, and a dataset lists no "
-        "earlier ones; take a shorter one, or append more rows at a time"
-    )

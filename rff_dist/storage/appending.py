@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,6 @@ from rff_dist.storage.groups import StoredGroup, complete, require_versions
 from rff_dist.text import some
 
 _SHOWN_SOURCES = 20
-_log = logging.getLogger(__name__)
 
 type NewAttributes = Callable[[Mapping[str, Any], int], Mapping[str, Any] | None]
 
@@ -50,7 +48,6 @@ def append_dataset(
     sample_weight: Any = None,
     groups: Any = None,
     ids: Any = None,
-    source: row_sources.Source | None = None,
     message: str | None = None,
 ) -> Appended:
     """Append rows to a versioned dataset, like `numpy.concatenate([old, new])` of each of its arrays.
@@ -72,9 +69,6 @@ def append_dataset(
         As for `write_dataset`.
     ids : array-like of shape (n_samples,), optional
         The rows' names, integers or text, if the dataset was ingested with ids.
-    source : Source, optional
-        Where the rows came from; stored in the attribute `sources`. If a source with the same digest is
-        stored already, nothing is appended.
     message : str, optional
         Why the rows are appended; kept with the version.
 
@@ -90,20 +84,9 @@ def append_dataset(
         If there is no versioned dataset, or it cannot be read or written.
     """
     batches, _ = writing.read_source(X, y, sample_weight, groups, ids)
-
-    def remember(attributes: Mapping[str, Any], n_samples: int) -> Mapping[str, Any] | None:
-        if source is None:
-            return {}
-        return {row_sources.SOURCES: [*row_sources.known_sources(attributes), source.to_dict(n_samples)]}
-
-    location = locations.parse_location(url)
-    # under the lock: two appends of one file at once would both find it new
-    with editing(location) as dataset:
-        if source is not None and source.sha256 in row_sources.known_digests(dataset.attributes):
-            _log.info("%s holds the rows of %s already", location, source.name)
-            return Appended(dataset.n_before, dataset.n_before)
-        names = row_batches.column_names(X), row_batches.column_names(y)
-        return append_batches(dataset, batches, names=names, change=remember, message=message)
+    names = row_batches.column_names(X), row_batches.column_names(y)
+    with editing(locations.parse_location(url)) as dataset:
+        return append_batches(dataset, batches, names=names, change=lambda *_: {}, message=message)
 
 
 def append_batches(

@@ -108,11 +108,20 @@ def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Reco
     location = locations.parse_location(url)
     while True:
         place = find_record(location)
+        _refuse_pickles(place)
+        document = _parse_document(content := _read_document(place), place)
+        if kind is not None and document["kind"] != kind:
+            raise StorageError(f"{place} holds a {document['kind']!r}; expected a {kind!r}")
+        store, folder = locations.open_store(place, read_only=True), document["generation"]
         try:
-            return _read_at(place, kind)
+            values = {
+                name: _read_array(store, f"{folder}/{name}", entry, f"array {name!r} of {place}")
+                for name, entry in document["arrays"].items()
+            }
+            return _record_of(document, values)
         except StorageError:
-            # The version may have been removed while we read it; then another one is current now.
-            if place == location or find_record(location) == place:
+            # An overwrite, or another version that became current, may have removed the arrays meanwhile.
+            if find_record(location) == place and _read_document(place) == content:
                 raise
 
 
@@ -158,29 +167,6 @@ def add_lineage(location: locations.Location, lineage: Mapping[str, Any]) -> Non
     document = _parse_document(b"" if found is None else found.content, location)
     content = documents.sign_document({**document, "lineage": lineage}, kind=_KIND, version=FORMAT_VERSION)
     output_places.publish_bytes(location, store, locations.RECORD_FILE, content, expected=found)
-
-
-def _read_at(location: locations.Location, kind: str | None) -> Record:
-    """Read the record at `location`, and check every byte of it."""
-    _refuse_pickles(location)
-    content = _read_document(location)
-    while True:
-        document = _parse_document(content, location)
-        if kind is not None and document["kind"] != kind:
-            raise StorageError(f"{location} holds a {document['kind']!r}; expected a {kind!r}")
-        try:
-            store, folder = locations.open_store(location, read_only=True), document["generation"]
-            values = {
-                name: _read_array(store, f"{folder}/{name}", entry, f"array {name!r} of {location}")
-                for name, entry in document["arrays"].items()
-            }
-            return _record_of(document, values)
-        except StorageError:
-            # An overwrite while we read removes the arrays that we read; the new record is whole.
-            newer = _read_document(location)
-            if newer == content:
-                raise
-            content = newer
 
 
 def _record_of(document: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Record:

@@ -203,27 +203,25 @@ def _new_group(
                 _refuse_commits(location)
             yield zarr.create_group(change.store, overwrite=True), change
         return
-    if how.versioned and location.is_remote and locations.exists(location):
-        raise StorageError(
-            f"{location} is plain Zarr, which an object store cannot replace by a versioned dataset in one "
-            "step; expected an unused name. Write there, and remove the old one"
-        )
-    if not how.versioned:
-        place = output_places.Place.choose(location, overwrite=how.overwrite)
-        group, created = place.create_group({documents.MANIFEST: {"state": "writing"}}), None
-    elif location.is_remote:
+    if how.versioned and location.is_remote:
+        if locations.exists(location):
+            raise StorageError(
+                f"{location} is plain Zarr, which an object store cannot replace by a versioned dataset in "
+                "one step; expected an unused name. Write there, and remove the old one"
+            )
         # An empty repository stays after an error: the next writer may have begun in it by now.
         created = repositories.create_repository(location)
         _refuse_commits(location)
         yield zarr.create_group(created.store, overwrite=True), created
         return
-    else:
-        place = output_places.Place.choose(location, overwrite=how.overwrite)
+    place = output_places.Place.choose(location, overwrite=how.overwrite)
+    plain = None if how.versioned else place.create_group({documents.MANIFEST: {"state": "writing"}})
     try:
-        if how.versioned:
+        if plain is not None:
+            yield plain, None
+        else:
             created = repositories.create_repository(place.staged)
-            group = zarr.create_group(created.store, overwrite=True)
-        yield group, created
+            yield zarr.create_group(created.store, overwrite=True), created
         place.publish()
     except BaseException:
         place.discard()

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data import sources as row_sources
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.fields import build
 from rff_dist.kernels.stationary import Gaussian
@@ -184,9 +183,7 @@ WORKS = {
     "versioned data": Work(nothing, partial(write, seed=1, versioned=True), read_rows),
     "rows appended": Work(
         partial(write, seed=0, versioned=True),
-        lambda place: append_dataset(
-            f"{place}/data", *rows(40, 1), source=row_sources.Source("new", "digest")
-        ),
+        lambda place: append_dataset(f"{place}/data", *rows(40, 1)),
         read_rows,
     ),
     "rows corrected": Work(

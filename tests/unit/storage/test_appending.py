@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rff_dist.data.blocks import Block
-from rff_dist.data.sources import Source
 from rff_dist.errors import (
     ConflictError,
     DataError,
@@ -31,7 +30,7 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import changing, read_history
 from rff_dist.storage.writing import write_dataset
-from tests.tables import ingest
+from tests.tables import ingest, ingest_more
 
 DTYPES = st.sampled_from(["float32", "float64", "int8", "bool"])
 
@@ -122,23 +121,18 @@ class TestSources:
             append_dataset(tmp_path / "data", [[5.0]], [6.0])
 
     def test_rows_of_a_source_are_taken_once(self, tmp_path):
-        X, y = make_rows(12)
-        url = tmp_path / "once"
-        write(url, X[:4], y[:4])
-        first = append_dataset(url, X[4:8], y[4:8], source=Source("a.csv", "aa"))
-        again = append_dataset(url, X[4:8], y[4:8], source=Source("copy of a.csv", "aa"))
-        other = append_dataset(url, X[8:], y[8:], source=Source("b.csv", "bb"), message="the rest")
-        assert [(one.n_before, one.n_after) for one in (first, again, other)] == [(4, 8), (8, 8), (8, 12)]
-        assert open_dataset(url).attributes["sources"] == [
-            {"name": "a.csv", "sha256": "aa", "n_samples": 4},
-            {"name": "b.csv", "sha256": "bb", "n_samples": 4},
-        ]
-        told = [(one.message, one.facts.get("sources")) for one in read_history(parse_location(url))]
-        assert told == [
-            ("the rest", ["b.csv"]),
-            ("append 4 rows from a.csv", ["a.csv"]),
-            ("write 4 rows", None),
-        ]
+        for name in ("a.csv", "b.csv", "copy of b.csv"):
+            (tmp_path / name).write_text("x,y\n1,2\n" if name == "a.csv" else "x,y\n3,4\n5,6\n")
+        ingest(tmp_path / "a.csv", tmp_path / "data", target="y")
+        grown = [ingest_more(tmp_path / name, tmp_path / "data") for name in ("b.csv", "copy of b.csv")]
+        assert [(one.n_before, one.n_after) for one in grown] == [(1, 3), (3, 3)]
+        sources = open_dataset(tmp_path / "data").attributes["sources"]
+        assert [source["n_samples"] for source in sources] == [1, 2]
+        newest, *_ = read_history(parse_location(tmp_path / "data"))
+        assert "append 2 rows from" in newest.message
+        assert "b.csv" in newest.message
+        (name,) = newest.facts["sources"]
+        assert name.endswith("b.csv")
 
 
 class TestRefusals:
