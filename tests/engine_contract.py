@@ -81,13 +81,6 @@ class EngineContract:
         )
         assert spans == [(b.start, b.stop) for b in BLOCKS]
 
-    def test_no_block_is_lost_or_doubled(self, engine):
-        # The sum's bits name the block that is missing (0) or doubled (a carry).
-        total = engine.map_reduce(
-            lambda block, _: 1 << block.index, unit_blocks(90), None, combine=operator.add
-        )
-        assert bin(total) == bin(2**90 - 1)
-
     @pytest.mark.parametrize("n_blocks", [1, 2, 3, 5, 12])
     def test_what_adds_to_the_result_before_counts_each_block_once(self, engine, n_blocks):
         def add(rows: Rows, state: float, total: np.ndarray | None = None) -> np.ndarray:
@@ -116,15 +109,6 @@ class EngineContract:
             )
             assert total == 3_000
 
-    def test_one_broadcast_serves_many_passes(self, engine):
-        state = engine.broadcast(np.arange(5.0))
-        sums = [
-            engine.map_reduce(lambda b, s, k=k: s.sum() * (b.index + k), BLOCKS, state, combine=operator.add)
-            for k in range(3)
-        ]
-        assert sums == [10.0 * sum(b.index + k for b in BLOCKS) for k in range(3)]
-        assert state.state.tolist() == [0, 1, 2, 3, 4]
-
     def test_two_passes_with_equal_arguments_both_run(self, engine, tmp_path):
         def touch(block: Block, folder: Path) -> int:
             with (folder / f"{block.index}").open("a") as file:
@@ -134,11 +118,6 @@ class EngineContract:
         for _ in range(2):
             assert engine.map_reduce(touch, unit_blocks(3), tmp_path, combine=operator.add) == 3
         assert [(tmp_path / f"{i}").read_text() for i in range(3)] == ["xx"] * 3
-
-    def test_a_block_task_reads_and_computes(self, engine):
-        task = BlockTask(Counting(), lambda rows, shift: float(rows.X.sum()) + shift)
-        total = engine.map_reduce(task, BLOCKS, 0.5, combine=operator.add)
-        assert total == 999 * 1_000 / 2 + 0.5 * len(BLOCKS)
 
     def test_an_error_in_one_block_names_the_block(self, engine):
         function = fail_on(140, lambda: ZeroDivisionError("by nought"))
@@ -244,7 +223,3 @@ class EngineContract:
 
     def test_a_copied_parameter_is_the_same_engine(self, engine):
         assert copy.deepcopy({"engine": engine})["engine"] is engine
-
-    def test_an_engine_has_workers_and_threads(self, engine):
-        assert engine.n_workers >= 1
-        assert engine.n_threads >= 1

@@ -77,24 +77,6 @@ def test_flow_publishes_what_it_finds_with_a_row_for_each_pass(parameters):
     assert result["picture"] in summary.replace("\\", "")
 
 
-def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_table(parameters, tmp_path):
-    places = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
-    options = {"n_clusters": [6, 2, 4], "n_init": 1, "labels": None}
-    with lend_engine(SerialEngine(1)):
-        state = cluster(**{**parameters.values, **places, **options}, return_state=True)
-    result = state.result()
-    published = read_any(places["model"])
-    assert result["digest"] == published.digest()
-    assert result["candidates"] == published.card["candidates"]
-    assert [task.name for task in task_runs(state)].count("choose") == 1
-    summary = Artifact.get("rff-cluster-summary-model").data
-    table = rows_of(summary, "numbers of clusters")
-    assert [int(row["clusters"].split()[0]) for row in table] == [2, 4, 6]
-    assert [row["clusters"] for row in table if "←" in row["clusters"]] == [f"{published.n_clusters} ←"]
-    assert {"2 clusters", "6 clusters"} <= set(rows_of(summary, "inertia of the centres")[0])
-    assert len(result["passes"]) == len([task for task in task_runs(state) if task.name.startswith("pass ")])
-
-
 @pytest.mark.parametrize("breaks", ["write", "publish"])
 def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
     parameters, tmp_path, monkeypatch, breaks

@@ -260,11 +260,6 @@ def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
     assert "took longer" in Artifact.get("rff-train-stopped-model").data
 
 
-def test_time_that_is_enough_changes_nothing():
-    with lend_engine(SerialEngine(1)), open_engine(RunParameters(timeout_minutes=1.0), None, 100) as engine:
-        assert engine.n_workers == 1
-
-
 def test_errors_of_the_work_stay_what_they_are_under_a_time_limit():
     limited = RunParameters(timeout_minutes=1.0)
     expected = refuses(TimeoutError, "of its own")

@@ -3,11 +3,9 @@
 import runpy
 import sys
 
-import numpy as np
 import pytest
 
-from rff_dist import SerialEngine, open_dataset, write_dataset
-from rff_dist.flows.running import lend_engine
+from rff_dist import open_dataset
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 
@@ -34,15 +32,6 @@ def test_words_are_parameters_with_values_as_of_flags(monkeypatch, project_root,
         "targets=price",
     )
     assert open_dataset(tmp_path / "sales.zarr").n_samples > 0
-
-
-def test_a_model_is_trained_as_by_the_flow(monkeypatch, project_root, tmp_path):
-    X = np.random.default_rng(0).normal(size=(100, 2))
-    write_dataset(tmp_path / "data.zarr", X, X[:, 0])
-    words = [f"data={tmp_path / 'data.zarr'}", f"model={tmp_path / 'model'}", "n_components=8"]
-    with lend_engine(SerialEngine()):
-        run(monkeypatch, project_root, "train", *words)
-    assert (tmp_path / "model" / "model.json").exists()
 
 
 @pytest.mark.parametrize("name", FLOWS)

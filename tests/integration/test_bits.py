@@ -1,10 +1,7 @@
 """The same data and the same spec have the same bits, whatever runs them and in whatever order."""
 
 import operator
-import random
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ from numpy.testing import assert_array_equal
 
 from rff_dist import HashFolds, RFFRidge, SerialEngine, open_dataset, write_dataset
 from rff_dist.data import blocks as cut
-from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
+from rff_dist.data.blocks import Block, BlockTask, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
@@ -80,30 +77,6 @@ def test_dask_fits_have_the_bits_of_the_serial_engine(dataset, expected, embedde
     assert_same_bits(model, expected)
     rows = open_dataset(dataset.url).read(Block(0, 0, 1_000)).X
     assert_array_equal(model.predict(rows), expected.predict(rows))
-
-
-class SleepyDataset(ZarrDataset):
-    """Rows of a dataset that take a while to read, some blocks longer than others."""
-
-    def read(self, block: Block) -> Rows:
-        time.sleep(random.Random(block.start).random() * 0.1)
-        return super().read(block)
-
-    def __reduce__(self) -> Any:
-        return reopen_sleepy, super().__reduce__()
-
-
-def sleepy(dataset: ZarrDataset) -> SleepyDataset:
-    return SleepyDataset(**{one.name: getattr(dataset, one.name) for one in fields(dataset)})
-
-
-def reopen_sleepy(reopen: Callable[..., ZarrDataset], arguments: tuple[Any, ...]) -> SleepyDataset:
-    return sleepy(reopen(*arguments))
-
-
-@pytest.mark.distributed
-def test_dask_blocks_that_finish_in_another_order_change_no_bit(dataset, expected, embedded):
-    assert_same_bits(fit(sleepy(dataset), scaled(embedded, 2)), expected)
 
 
 @pytest.fixture(scope="module")

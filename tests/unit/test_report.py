@@ -120,12 +120,6 @@ def test_a_line_marks_the_alpha_of_the_model_and_none_several_of_them(tmp_path):
     assert orange([30.0, 1.0]) == orange(None)
 
 
-def test_same_table_of_cross_validation_has_the_same_bytes(tmp_path):
-    one = save_cross_validation(tmp_path / "1.png", cross_validation())
-    same = save_cross_validation(tmp_path / "2.png", cross_validation())
-    assert one.read_bytes() == same.read_bytes()
-
-
 def test_errors_that_are_all_0_are_refused(tmp_path):
     with refuses(DataError, "0"):
         save_cross_validation(tmp_path / "p.png", cross_validation(scale=0.0))

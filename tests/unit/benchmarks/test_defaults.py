@@ -89,20 +89,6 @@ def test_classes_show_accuracy_and_log_loss_with_opposite_winners(path):
     assert cells_of(text, "log loss, against")["CatBoost"][:4] == ["1", "0", "0", "1"]
 
 
-def test_text_tells_where_when_and_on_which_splits(path):
-    text = write(path)
-    for said in (
-        "a processor (avx2), 2 threads",
-        "2026-11-25.",
-        "catboost 1.2",
-        "at commit abc",
-        "splits 4, 5, 6, 7",
-    ):
-        assert said in text
-    assert "which did not shape them" in text
-    assert "Gaussian process |" not in text  # left out everywhere
-
-
 def test_who_fails_loses_and_is_named_and_leaves_the_means(path):
     with path.open("a") as file:
         file.write(line_of("pol", 5, "catboost", 0.0, 0.0, failed="exit status 1: out of memory") + "\n")
@@ -110,20 +96,6 @@ def test_who_fails_loses_and_is_named_and_leaves_the_means(path):
     assert "- CatBoost failed on pol, split 5: exit status 1: out of memory" in text
     assert cells_of(text, "z-RMSE<br>")["pol"][2].startswith("failed win")
     assert cells_of(text, "z-RMSE, against")["CatBoost"][:5] == ["2", "2", "0", "0", "1.6"]
-
-
-def test_a_set_on_which_all_fail_is_named_below_the_tables(path):
-    failed = {"set": "odd", "split": 4, "failed": "exit status 1: no file", "date": "2026-11-25", "load": 0.0}
-    with path.open("a") as file:
-        for model in ("ours", "catboost"):
-            circumstances = json.loads(line_of("odd", 4, model, 0.0, 0.0))
-            kept = {
-                key: circumstances[key] for key in circumstances if key not in ("n", "d", "classes", "digest")
-            }
-            file.write(json.dumps(kept | failed) + "\n")
-    text = write(path)
-    assert "| odd" not in text
-    assert "- ours failed on odd, split 4: exit status 1: no file" in text
 
 
 def test_a_set_counts_on_the_splits_that_all_its_models_were_fitted_to(path):
@@ -134,20 +106,6 @@ def test_a_set_counts_on_the_splits_that_all_its_models_were_fitted_to(path):
     assert "(only these were fitted: pol 4, 5, 7)" in text
     assert cells_of(text, "z-RMSE<br>")["pol"][1].startswith("0.133<br>")  # of 0.1, 0.1 and 0.2
     assert "Not fitted: energy." in text  # ours was not
-
-
-def test_sets_cut_as_talents_are_not_counted_and_stand_by_its_figures(path):
-    with path.open("a") as file:
-        for model in ("ours", "catboost", "gp"):
-            for split in range(4, 8):
-                file.write(line_of("pol 64/16/20", split, model, 0.1, 1.0) + "\n")
-    text = write(path)
-    assert "pol 64/16/20, not counted" in cells_of(text, "z-RMSE<br>")
-    assert "- Published for pol 64/16/20: z-RMSE 0.052" in text
-    assert cells_of(text, "z-RMSE, against")["CatBoost"][0] == "2"
-    alone = {task: one for task, one in fits.read_results(path).items() if task.set == "pol 64/16/20"}
-    text = table.write(alone, [4, 5, 6, 7], path.parent).read_text()
-    assert cells_of(text, "z-RMSE, against")["CatBoost"] == ["0", "0", "0", "0", "", "", ""]
 
 
 def test_regret_is_over_the_best_kernel_by_name_on_the_splits_of_both(path):
@@ -168,14 +126,6 @@ def test_models_fitted_to_different_rows_are_refused(path):
         write(path)
 
 
-def test_picture_is_the_same_for_the_same_results(path):
-    write(path)
-    first = (path.parent / "defaults.svg").read_bytes()
-    write(path)
-    assert (path.parent / "defaults.svg").read_bytes() == first
-    assert b"<svg" in first
-
-
 @given(st.lists(st.tuples(st.integers(1, 99), st.integers(1, 99)), min_size=2, max_size=9))
 def test_difference_has_the_standard_error_of_scipy(pairs):
     ours, theirs = np.array(pairs).T / 100
@@ -184,10 +134,6 @@ def test_difference_has_the_standard_error_of_scipy(pairs):
     assert error == pytest.approx(stats.sem(theirs - ours), abs=1e-12)
     swapped = table.compare(theirs, ours)[2]
     assert {word, swapped} in ({"win", "lose"}, {"tie"})
-
-
-def test_one_split_is_a_tie():
-    assert table.compare(np.array([0.1]), np.array([0.9]))[2] == "tie"
 
 
 @given(st.lists(st.integers(1, 99), min_size=1))

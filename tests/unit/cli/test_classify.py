@@ -70,13 +70,6 @@ def test_labels_of_two_whole_numbers_stay_whole_numbers(labelled, tmp_path):
     assert judged["accuracy"] == np.mean(labels == y)
 
 
-def test_a_classifier_is_described(labelled):
-    shown = " ".join(run("info", labelled / "logistic").stdout.split())
-    for words in ("2 features, 3 classes", "classes far, other, same", "loss logistic", "of the loss itself"):
-        assert words in shown
-    assert "probabilities none" in " ".join(run("info", labelled / "squared_hinge").stdout.split())
-
-
 def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled, tmp_path):
     model = read_model(labelled / "squared")
     for told in ({}, {"accuracy": 0.9, "accuracy_standard_error": 0.01, "log_loss": 0.3}):

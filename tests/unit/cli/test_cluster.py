@@ -6,16 +6,12 @@ from matplotlib.image import imread
 from sklearn.metrics import adjusted_rand_score
 
 from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset, save_model, write_dataset
-from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.kinds import read_any
-from rff_dist.ridge.models import read_model
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.records import read_record, write_record
 from tests.command_line import document, run
-from tests.refusals import refuses
 from tests.unit.cli.conftest import SMALL
 
 ENGINE = SerialEngine(1)
@@ -110,19 +106,6 @@ def test_a_model_loads_as_the_estimator_and_an_estimator_saves_as_a_model(data, 
         assert loaded.clusters_.inertias == fitted.clusters_.inertias
 
 
-def test_a_damaged_or_other_model_is_refused(written, tmp_path):
-    record = read_record(written["model"])
-    arrays = {name: array for name, array in record.arrays.items() if name != "centres"}
-    write_record(tmp_path / "damaged", kind=record.kind, metadata=record.metadata, arrays=arrays)
-    with refuses(IntegrityError, "'centres'"):
-        read_any(tmp_path / "damaged")
-    with refuses(StorageError, "'ridge model'"):
-        read_model(written["model"])
-    write_record(tmp_path / "other", kind="moments", metadata={}, arrays={})
-    with refuses(StorageError, "'moments'"):
-        load_model(tmp_path / "other")
-
-
 def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
     several = ["--n-clusters", "4,2", *SMALL[2:], "--model", tmp_path / "model"]
     found = document("cluster", data, tmp_path / "labels.zarr", *several)
@@ -136,14 +119,6 @@ def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
     assert lines[0].split()[0] == "4"
     assert "numbers of clusters, by silhouette" in shown
     assert "chosen from 2, 4, by silhouette" in " ".join(run("info", tmp_path / "model").stdout.split())
-
-
-def test_the_tables_show_sizes_and_the_inertia_of_each_pass(data, tmp_path):
-    result = run("cluster", data, tmp_path / "labels.zarr", *SMALL, "--n-clusters", "30", "--max-iter", "40")
-    assert result.exit_code == 0, result.stderr
-    for words in ("20 largest of 30", "pass  ", "converged after"):
-        assert words in result.stdout
-    assert "lloyd: done after" in result.stderr
 
 
 def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_path):

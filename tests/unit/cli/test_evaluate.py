@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rff_dist import load_model, open_dataset, write_dataset
+from rff_dist import load_model, open_dataset
 from rff_dist.data.blocks import Block
 from tests.command_line import PLAIN, document, refusal, run
 
@@ -49,11 +49,3 @@ def test_a_table_is_evaluated_by_the_models_recipe(tmp_path):
     )
     words = ["evaluate", tmp_path / "price", tmp_path / "new.csv", "--scheduler", "tls://far:8786"]
     assert "Ingest the table first" in refusal(2, *words)
-
-
-def test_a_constant_target_has_no_r2(folder, tmp_path):
-    write_dataset(tmp_path / "data", np.ones((9, 3)), np.ones(9), feature_names=["a", "b", "c"])
-    [target] = document("evaluate", folder / "model", tmp_path / "data", "--serial")["targets"]
-    assert target["r2"] is None
-    assert target["z_rmse"] is None
-    assert target["rmse"] > 0

@@ -62,23 +62,6 @@ def test_rows_in_the_order_of_time_are_predicted_from_the_past(folder, tmp_path)
     assert two["estimate"]["rmse_standard_error"] == [None]
 
 
-def test_one_standard_error_takes_a_larger_alpha_and_is_told_apart(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
-    fit = (*fit, "--overwrite")
-    best, safer = (document(*fit, "--alpha", name) for name in ("cv", "cv-1se"))
-    assert safer["alpha"] > best["alpha"]
-    assert safer["alpha_chosen_by"] == "cv-1se"
-    assert "within one standard error" in " ".join(run("info", tmp_path / "model").stdout.split())
-
-
-def test_a_given_alpha_with_folds_gets_its_error_alone(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
-    found = document(*fit, "--alpha", "0.1", "--n-folds", "3")
-    assert (found["alpha"], found["alpha_chosen_by"], found["alpha_at_end_of_path"]) == (0.1, "given", None)
-    assert found["estimate"]["by"] == "cv"
-    assert "as given" in run("info", tmp_path / "model").stdout
-
-
 @pytest.mark.filterwarnings("default:alpha=10 was chosen")  # the least of those to choose from
 @pytest.mark.parametrize("name", ["gcv", "evidence", "press"])
 def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path, name):
@@ -98,21 +81,6 @@ def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path,
         assert found["estimate"] is None
         assert "cross-validation" not in shown
         assert shown.startswith("On 300 rows left out in turn, the typical error (RMSE) is ")
-
-
-def test_alphas_alone_are_chosen_from_by_cross_validation(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
-    fit = (*fit, "--overwrite")
-    listed, ranged, given = (
-        document(*fit, *options)
-        for options in (
-            ["--alphas", "1e-6,1e-2,100"],
-            ["--alphas", "1e-6:1e2:3"],
-            ["--alpha", "1e-6,1e-2,100"],
-        )
-    )
-    assert listed["alpha_chosen_by"] == ranged["alpha_chosen_by"] == given["alpha_chosen_by"] == "cv"
-    assert listed["digest"] == ranged["digest"] == given["digest"]
 
 
 def test_a_plot_that_cannot_be_written_exits_73_and_the_model_is_there(folder, tmp_path):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 import skops.io
 from sklearn.preprocessing import QuantileTransformer
 
@@ -27,26 +26,6 @@ def test_what_was_done_to_each_column_is_told(tmp_path):
     assert found["left_out"] == {}
     assert found["n_samples"] + found["test"]["n_samples"] == 30
     assert found["test"]["path"].endswith("d-test")
-
-
-@pytest.mark.parametrize("flag", ["--header", "--no-header"])
-def test_the_first_line_is_what_one_says(tmp_path, flag):
-    (tmp_path / "t.csv").write_text("1,2\n3,4\n")
-    found = document("ingest", tmp_path / "t.csv", tmp_path / "d", flag)
-    assert found["feature_names"] == (["1", "2"] if flag == "--header" else ["0", "1"])
-    assert found["n_samples"] == (1 if flag == "--header" else 2)
-
-
-def test_a_table_becomes_a_dataset(folder, tmp_path):
-    words = ["--targets", "price", "--columns", "c, a", "--chunk-rows", "1e2"]
-    found = document("ingest", folder / "table.csv", tmp_path / "data", *words)
-    assert (found["n_samples"], found["n_features"], found["n_targets"]) == (300, 2, 1)
-    assert found["feature_names"] == ["c", "a"]
-    assert found["chunk_rows"] == 100
-    whole = open_dataset(folder / "data.zarr").read(Block(0, 0, 300))
-    part = open_dataset(tmp_path / "data").read(Block(0, 0, 300))
-    assert np.array_equal(part.X, whole.X[:, [2, 0]])
-    assert np.array_equal(part.y, whole.y)
 
 
 def test_rows_are_ingested_once_and_both_counts_are_shown(folder, tmp_path):

@@ -80,15 +80,6 @@ def test_the_lineage_is_that_of_the_model_and_of_its_data(folder):
     }
 
 
-def test_fit_tells_the_version_it_published(folder):
-    first = fit(folder, "models/other", "--alpha", 0.1, "--register")
-    assert (first["version"], first["parent"]) == (1, None)
-    sizes = ("--n-components", 32, "--alpha", 0.1, "--serial", "--register")
-    result = run("fit", folder / "data.zarr", folder / "models/other", *PLAIN, *sizes)
-    assert "2 (after version 1, now current)" in result.stdout
-    assert fit(folder, "unregistered", "--alpha", 0.1)["version"] is None
-
-
 def test_tune_and_cluster_publish_versions_too(folder):
     tuned = document(
         *("tune", folder / "data.zarr", folder / "models/tuned", "--kernels", "gaussian", "--length-scales"),
@@ -146,11 +137,6 @@ def test_list_shows_each_model_with_its_current_version(folder):
     assert "next: rff-dist models show" in text
 
 
-def test_an_empty_registry_tells_how_to_begin(tmp_path):
-    assert document("models", "list", tmp_path)["models"] == []
-    assert "--register" in run("models", "list", tmp_path).stdout
-
-
 def test_promote_and_rollback_change_what_readers_get(prices):
     promoted = document("models", "promote", prices, 1, "--reason", "less bias")
     assert (promoted["command"], promoted["before"], promoted["current"]["number"]) == (
@@ -186,10 +172,6 @@ def test_show_tells_of_versions_that_wait(tmp_path):
     shown = run("models", "show", tmp_path / "m").stdout
     assert "none: promote a version" in shown
     assert "next: rff-dist models promote" in shown
-
-
-def test_without_a_word_the_help_is_shown():
-    assert run("models").stdout == run("models", "--help").stdout
 
 
 def test_a_long_reason_leaves_the_other_columns_readable():

@@ -61,18 +61,6 @@ def test_the_plan_says_what_choosing_takes(folder):
     assert "up to 14 candidates on 300 rows, D = 128" in shown
 
 
-def test_the_plan_of_folds_and_widths_is_the_librarys(folder):
-    plan = ("plan", folder / "data.zarr", *PLAIN)
-    plain = document(*plan, "--n-components", "64", "--alpha", "gcv")
-    found = document(*plan, "--n-components", "32,64", "--n-folds", "4")
-    assert found["statistics_bytes"] == 4 * plain["statistics_bytes"]
-    assert found["flops"] == plain["flops"]
-    assert (found["n_folds"], found["widths"], found["n_decompositions"]) == (4, [32, 64], 8)
-    assert found["decomposition_flops"] == 4 * 3 * (32**3 + 64**3)
-    assert document(*plan, "--n-components", "64")["n_folds"] == 5
-    assert "10 decompositions" in " ".join(run(*plan, "--n-components", "32,64").stdout.split())
-
-
 @pytest.mark.usefixtures("exact_bytes")
 def test_the_plan_says_which_way_features_are_multiplied(folder, monkeypatch):
     plan = ("plan", folder / "data.zarr", *PLAIN, "--n-components", "512")

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rff_dist import errors, write_dataset
+from rff_dist import errors
 from rff_dist.fitting import plan as plan_module
 from rff_dist.storage.output_places import hold
 from rff_dist.workbench.cli import help as texts
@@ -91,10 +91,6 @@ def test_help_imports_nothing_that_takes_long():
     assert heavy & set(loaded.split()) == set()
 
 
-def test_without_a_command_the_help_is_shown():
-    assert run().stdout == run("--help").stdout
-
-
 def test_the_version_is_shown():
     assert run("--version").stdout.startswith("rff-dist ")
 
@@ -121,49 +117,6 @@ def test_a_usage_error_with_json_is_one_document_too():
     assert (error["exit_code"], error["kind"]) == (2, "usage")
 
 
-def write_file(path):
-    path.write_text("a,b\n1,2\n")
-
-
-def write_nan(path):
-    X = np.random.default_rng(0).standard_normal((40, 2))
-    X[17, 1] = np.nan
-    write_dataset(path, X, X[:, 0])
-
-
-@pytest.mark.parametrize(
-    ("write", "expected"), [(None, "nothing is there"), (write_file, "rff-dist ingest"), (write_nan, "17")]
-)
-def test_data_that_cannot_be_used_exit_65_and_say_what_was_found(tmp_path, write, expected):
-    if write is not None:
-        write(tmp_path / "data")
-    message = refusal_of_fit(tmp_path, 65)
-    assert expected in message
-    assert not (tmp_path / "model").exists()
-
-
-def refusal_of_fit(path, code):
-    result = run("fit", path / "data", path / "model", *PLAIN, "--serial", "--n-components", "8")
-    assert result.exit_code == code, result.output
-    [message] = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert "Traceback" not in result.stderr
-    return message
-
-
-@pytest.mark.parametrize("name", ["ingest", "generate", "fit", "predict"])
-def test_an_output_that_exists_exits_73_before_any_work_and_names_overwrite(folder, tmp_path, name):
-    arguments = {
-        "ingest": [folder / "table.csv", tmp_path, "--targets", "price"],
-        "generate": [tmp_path, "--rows", "10"],
-        "fit": [folder / "data.zarr", tmp_path],
-        "predict": [folder / "model", folder / "data.zarr", tmp_path],
-    }[name]
-    (tmp_path / "precious").touch()
-    assert "overwrite=True" in refusal(73, name, *arguments)
-    assert "not replaced" in refusal(73, name, *arguments, "--overwrite")
-    assert (tmp_path / "precious").exists()
-
-
 @pytest.mark.parametrize("name", ["ingest", "generate", "fit", "predict"])
 def test_a_place_that_takes_no_output_exits_73_before_any_work(folder, name, monkeypatch):
     monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
@@ -184,11 +137,6 @@ def test_the_next_step_is_quoted_for_the_shell(folder, tmp_path):
     result = run("generate", tmp_path / "my data" / "a;b", "--rows", "10", "--n-components", "8")
     command_line = result.stdout.replace("\n", "").partition("next: ")[2]
     assert shlex.split(command_line) == ["rff-dist", "fit", str(tmp_path / "my data" / "a;b"), "MODEL"]
-
-
-def test_an_input_beside_the_output_is_not_taken_for_it(tmp_path):
-    # "…/data" begins the name of the input "…/data.zarr", which is the one that is missing.
-    refusal(65, "fit", tmp_path / "data.zarr", tmp_path / "data", "--serial")
 
 
 @pytest.mark.parametrize("command", ["fit", "tune", "cluster", "predict"])
@@ -303,14 +251,6 @@ def test_a_warning_is_one_line_on_standard_error(folder, tmp_path):
     found = json.loads(result.stdout)
     assert found["status"] != "ok"
     assert found["remedies"]
-
-
-def test_a_warning_of_the_log_is_one_line_on_standard_error(tmp_path):
-    (tmp_path / "table.csv").write_text("a,b\n1,2\n,4\n5,6\n")
-    result = run("ingest", tmp_path / "table.csv", tmp_path / "data", "--targets", "b", "--on-nan", "drop")
-    assert result.exit_code == 0
-    assert "warning: table.csv: 1 of 3 rows dropped" in result.stderr
-    assert "1 rows" in result.stdout
 
 
 @pytest.mark.filterwarnings("default")

@@ -112,8 +112,3 @@ def test_a_version_of_before_is_split(tmp_path):
     found = document("split", url, "--version", version, "--holdout", "0.3")
     assert found["n_train"] + found["n_test"] == 100
     assert "no version" in refusal(65, "split", url, "--version", "nothing", "--overwrite")
-
-
-def test_parts_that_exist_are_refused(data):
-    document("split", data)
-    assert "overwrite=True" in refusal(73, "split", data)

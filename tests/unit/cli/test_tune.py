@@ -2,17 +2,13 @@
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
-from rff_dist import Matern, RationalQuadratic, open_dataset, write_dataset
-from rff_dist.engines.serial import SerialEngine
+from rff_dist import Matern, RationalQuadratic, write_dataset
 from rff_dist.fields import options_of
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
-from rff_dist.ridge.models import read_model
 from rff_dist.workbench.jobs.training import Compared
 from tests.command_line import document, run
-from tests.plain import search_plain
 
 SMALL = ["--kernels", "gaussian,matern:nu=1.5", "--length-scales", "0.5x,2", "--serial"]
 
@@ -26,26 +22,6 @@ def data(tmp_path_factory):
     y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(300)
     write_dataset(path, X, y, groups=np.arange(300) % 17)
     return path
-
-
-def test_tune_stores_the_best_of_the_search_and_tells_all_candidates(data, tmp_path):
-    options = ["--n-components", "16,32", "--alphas", "1e-4:10:6", "--n-folds", "3", "--seed", "2"]
-    found = document("tune", data, tmp_path / "model", *SMALL, *options, "--plot", tmp_path / "cv.png")
-    expected = search_plain(
-        open_dataset(data),
-        make_candidates(["gaussian", "matern:nu=1.5"], ["0.5x", 2.0]),
-        engine=SerialEngine(1),
-        n_components=[16, 32],
-        alphas=np.geomspace(1e-4, 10, 6).tolist(),
-        cv=3,
-        seed=2,
-    )
-    assert found["digest"] == expected.model.digest() == read_model(tmp_path / "model").digest()
-    assert found["candidates"] == list(expected.rows)
-    assert found["best"] == expected.best
-    assert (found["n_readings"], found["folds"]["n_folds"]) == (1, 3)
-    assert imread(tmp_path / "cv.png").shape[2] == 4
-    assert document("info", tmp_path / "model")["card"]["candidates"] == list(expected.rows)
 
 
 def test_a_fit_with_lists_is_what_tune_finds(data, tmp_path):

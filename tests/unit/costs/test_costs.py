@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulation import Job, job_of, scale, simulate
+from benchmarks.simulation import Job, job_of, simulate
 from rff_dist import SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.fitting.plan import Machines, Plan, PlannedFit, Sizes, plan_fit
@@ -136,41 +136,9 @@ def test_every_block_is_in_the_result_once_whoever_dies(n_blocks, n_workers, dea
     assert (found.n_deaths > 0) >= (found.n_again > 0)
 
 
-@pytest.mark.parametrize(("n_blocks", "n_workers", "seconds"), [(8, 1, 8), (8, 4, 2), (9, 4, 3), (3, 8, 1)])
-def test_without_costs_a_pass_takes_the_blocks_of_the_busiest_worker(n_blocks, n_workers, seconds):
-    assert simulate(Job(n_blocks=n_blocks, block_seconds=1.0, n_workers=n_workers)).seconds == seconds
-
-
-def test_merges_are_a_tree_and_the_scheduler_is_a_queue():
-    job = Job(n_blocks=8, block_seconds=1.0, n_workers=8, merge_seconds=10.0)
-    assert simulate(job).seconds == 1 + 3 * 10 + 10  # three levels, and to the client
-    queueing = Job(n_blocks=100, block_seconds=0.0, n_workers=4, task_seconds=1.0, run_seconds=0.0)
-    assert simulate(queueing).seconds == pytest.approx(simulate(queueing).n_tasks, abs=4)
-
-
-def test_workers_that_end_together_wait_for_others_to_be_heard_and_given_more():
-    job = Job(n_blocks=100, block_seconds=1.0, n_workers=10, task_seconds=0.1, run_seconds=0.0)
-    one_by_one, all_together = 10 * (1.0 + 0.1), 10 * (1.0 + 10 * 0.1) + 9 * 0.1  # with the merges
-    assert 1.3 * one_by_one < simulate(job).seconds <= all_together
-
-
 def test_it_agrees_with_the_closed_form_where_nothing_happens_at_random():
     plan = plan_of(16, 40_000_000)
     times = predict(plan, RATES)
     found = simulate(job_of(plan, dataclasses.replace(RATES, task=0.0)))
     # the closed form has the first reading too, below 2 %
     assert found.seconds == pytest.approx(times.statistics, rel=0.03)
-
-
-def test_twice_the_workers_take_half_the_time_until_blocks_run_out():
-    points = scale(Job(n_blocks=8, block_seconds=1.0, n_workers=1, begin_seconds=0.5), most=16)
-    assert [one.n_workers for one in points] == [1, 2, 4, 8, 16]
-    assert [one.seconds for one in points] == [8.5, 4.5, 2.5, 1.5, 1.5]
-    assert [one.busy for one in points] == pytest.approx([8 / 8.5, 4 / 4.5, 2 / 2.5, 1 / 1.5, 0.5 / 1.5])
-
-
-def test_deaths_and_stragglers_cost_time():
-    job = Job(n_blocks=400, block_seconds=10.0, n_workers=20)
-    calm = simulate(job).seconds
-    assert simulate(dataclasses.replace(job, slow_share=0.2, slowdown=2.0)).seconds > 1.05 * calm
-    assert simulate(dataclasses.replace(job, deaths_per_hour=3.0)).seconds > 1.1 * calm

@@ -133,24 +133,6 @@ def test_group_folds_are_split_mix_of_the_number_or_of_the_text_s_hash():
     assert number.tolist() == [(split_mix(2**64 - 3, 0) >> 32) * 5 >> 32]
 
 
-@pytest.mark.parametrize(
-    "groups",
-    [
-        np.array([3, 1, 3, -1, 1] * 20),
-        np.array(["x", "yy", "x", "z", "yy"] * 20),
-        np.array([True, False] * 50),
-    ],
-)
-def test_rows_of_a_group_are_held_out_together(groups):
-    fold = GroupFolds(3).assign(0, 100, n_samples=100, groups=groups)
-    for group in np.unique(groups):
-        assert len(set(fold[groups == group])) == 1
-    shuffled = np.random.default_rng(0).permutation(100)
-    np.testing.assert_array_equal(
-        GroupFolds(3).assign(0, 100, n_samples=100, groups=groups[shuffled]), fold[shuffled]
-    )
-
-
 def test_text_of_any_storage_and_integers_of_any_width_are_the_same_groups():
     words = ["a", "bb", "a"]
     kinds = [np.array(words), np.array(words, object), np.array(words, np.dtypes.StringDType())]

@@ -162,12 +162,6 @@ class TestGroups:
             assert_array_equal(dataset.take(np.array([5]))[0], X[5:6])
             assert_array_equal(dataset.read_weight(Block(0, 0, 9)), weight[:9])
 
-    def test_whole_floats_are_the_groups_that_integers_are(self):
-        dataset = GroupedDataset(ArrayDataset(np.ones((3, 1))), as_column([1.0, 2.0, -0.0]))
-        groups = in_one_block(dataset).groups
-        assert groups.dtype.kind == "i"
-        assert groups.tolist() == [1, 2, 0]
-
 
 class TestCounts:
     @given(

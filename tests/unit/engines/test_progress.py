@@ -64,16 +64,6 @@ def test_a_job_that_tells_nothing_is_shown_to_be_at_work(monkeypatch, terminal):
     assert "predict" in file.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("total", "words"), [(None, ["ingest: 500 rows", "rows/s"]), (1_000, ["ingest", "50%", "rows/s"])]
-)
-def test_rows_that_are_counted_have_their_share_and_speed(total, words):
-    file = io.StringIO()
-    with RichProgress(Console(file=file, force_terminal=True, width=120, legacy_windows=False)) as progress:
-        progress.count("ingest", 500, total)
-    assert all(word in file.getvalue() for word in words)
-
-
 def test_many_passes_of_one_name_are_two_plain_lines():
     passes = [event for _ in range(61) for event in EVENTS]
     text = shown([Rounds("features", 300), *passes, Remark("solve", "of 3")], terminal=False)
@@ -84,21 +74,10 @@ def test_many_passes_of_one_name_are_two_plain_lines():
     ]
 
 
-def test_a_long_phase_says_more_now_and_then(monkeypatch):
-    monkeypatch.setattr(RichProgress, "EVERY", 0.0)
-    assert "features: 4 of 100 rows" in shown(EVENTS, terminal=False)
-
-
 def test_the_bar_counts_passes_and_steps_where_their_number_is_limited():
     text = shown([Rounds("features", 300), *EVENTS, *EVENTS], terminal=True)
     assert "features 2/300" in text
     assert "tune 7/800" in shown([Rounds("tune", 800, 7)], terminal=True)
-
-
-def test_a_phase_without_rows_has_no_share_even_after_a_pass():
-    last = shown([*EVENTS, Remark("solve", "of 3")], terminal=True).rpartition("solve: of 3")[2]
-    assert "%" not in last
-    assert "%" in shown(EVENTS, terminal=True)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -141,18 +120,3 @@ def test_the_clock_goes_on_after_a_phase_that_reached_its_total():
             task = progress._bar.tasks[0]
             # rich shows `finished_time`, which stands still, in the place of `elapsed` from then on
             assert not task.finished
-
-
-@pytest.mark.parametrize(("width", "least"), [(40, 24), (80, 50), (120, 90)])
-def test_words_have_the_width_that_the_bar_does_not_need(width, least):
-    file = io.StringIO()
-    with RichProgress(Console(file=file, force_terminal=True, width=width, legacy_windows=False)) as progress:
-        progress(Remark("choose", "x" * 200))
-    assert max(map(len, re.findall("x+", file.getvalue()))) >= least - len("choose: ")
-
-
-def test_steps_and_passes_are_called_so():
-    steps = [Rounds("tune", 800, done) for done in (1, 2, 63)]
-    lines = shown([*steps, Rounds("features", 9), *EVENTS], terminal=False).splitlines()
-    assert lines[0].startswith("tune: done after 63 steps, ")
-    assert lines[1] == "features: 1 of at most 9 passes"

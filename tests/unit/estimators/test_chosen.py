@@ -1,6 +1,5 @@
 """What a fitted estimator shows: attributes, repr, box, summary and page; the progress and log of a fit."""
 
-import logging
 import pickle
 import re
 
@@ -10,7 +9,7 @@ import pytest
 import sklearn
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import accuracy_score, mean_squared_error
+from sklearn.metrics import mean_squared_error
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -23,7 +22,6 @@ from rff_dist import (
     RFFRidge,
     RFFSampler,
     SerialEngine,
-    tune_kernels,
 )
 from rff_dist.estimators.base import MANUAL_VARIABLE, kernel_facts
 from tests.plain import plain_classifier, plain_ridge
@@ -151,14 +149,6 @@ def test_the_report_judges_a_regression_by_test_rows(frame, tuned, tmp_path):
     assert "adults, not children" in text
 
 
-def test_the_report_judges_a_classifier_by_test_rows(frame, tmp_path):
-    X, y = frame
-    model = plain_classifier(n_components=32, random_state=0).fit(X[:160], y[:160] > 0)
-    text = model.report(tmp_path / "page.html", X[160:], y[160:] > 0).read_text("utf-8")
-    assert f"{accuracy_score(y[160:] > 0, model.predict(X[160:])):.4g}" in text
-    assert "80 test rows" in text
-
-
 # -- progress and log ----------------------------------------------------------------------------------
 
 
@@ -176,27 +166,7 @@ def test_a_fit_is_silent_unless_it_is_to_be_verbose(frame, estimator, capsys):
             np.testing.assert_array_equal(getattr(quiet, name), getattr(shown, name))
 
 
-def test_a_search_shows_its_progress_too(frame, capsys):
-    X, y = frame
-    given = {"kernels": ["gaussian"], "length_scales": ["1x", "2x"], "n_components": 16, "random_state": 0}
-    model, _ = tune_kernels(X, y, **given)
-    assert capsys.readouterr().err == ""
-    shown, _ = tune_kernels(X, y, **given, verbose=1)
-    assert "accumulate" in capsys.readouterr().err
-    np.testing.assert_array_equal(shown.coef_, model.coef_)
-    assert "Chosen" in repr(model)
-
-
 def test_an_engine_that_was_given_is_left_as_it_was(frame):
     engine = SerialEngine(1, observers=[print])
     fitted(plain_ridge(n_components=16, alpha=1.0), frame, engine=engine, verbose=1)
     assert engine.observers == (print,)
-
-
-def test_the_log_of_a_fit_tells_its_phases(frame, caplog):
-    with caplog.at_level(logging.INFO, "rff_dist"):
-        fitted(ALL[0], frame)
-    phases = [record.getMessage().partition(":")[0] for record in caplog.records]
-    assert phases == sorted(phases, key=phases.index)
-    assert {"inspect", "accumulate"} <= set(phases)
-    assert "eigenvalues" not in caplog.text

@@ -151,14 +151,6 @@ def test_what_is_made_of_residuals_is_refused(tmp_path, rows, loss):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_squared_hinge_has_no_probabilities(rows):
-    model = classifier(loss="squared_hinge").fit(*rows)
-    assert not hasattr(model, "predict_proba")
-    assert not hasattr(model, "predict_log_proba")
-    with refuses(AttributeError, "predict_proba"):
-        _ = model.predict_proba
-
-
 @pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")
 def test_probabilities_that_cannot_be_told_are_refused_with_alpha():
     X, y = draw_rows(30)
@@ -178,16 +170,6 @@ def test_a_chosen_alpha_of_the_logistic_loss_is_ridges_times_the_curvature():
     assert_allclose(logistic.alpha_, ridge.alpha_ * residual / len(y) / 4, rtol=1e-6)
     assert hinge.alpha_ == ridge.alpha_
     assert_array_equal(hinge.selection_["alphas"], ridge.selection_["alphas"])
-
-
-def test_leave_one_out_and_folds_choose_alpha_and_width(rows):
-    model = classifier(alpha="press").fit(*rows)
-    errors = model.selection_["press_errors"]
-    assert model.alpha_ == model.selection_["press_alphas"][errors.mean(axis=1).argmin()]
-    model = classifier(alpha="cv", cv=3, n_components=[8, 32], loss="logistic").fit(*rows)
-    assert model.n_components_ in (8, 32)
-    assert "cv_errors" in model.selection_
-    assert model.score(*rows) > 0.8
 
 
 # -- weights -------------------------------------------------------------------------------------------

@@ -178,14 +178,6 @@ def test_predictions_of_a_dask_array_are_lazy_and_in_its_chunks(rows):
     assert several.predict(da.from_array(X, chunks=(70, D))).chunks == ((70, 70, 70, 70, 20), (3,))
 
 
-def test_predictions_of_unknown_chunks_have_the_right_values(rows):
-    X, y = rows
-    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
-    unknown = da.from_array(X, chunks=(100, D))
-    unknown = unknown[unknown[:, 0] > 0]
-    assert_allclose(model.predict(unknown).compute(), model.predict(X[X[:, 0] > 0]), rtol=1e-13)
-
-
 def test_a_dask_array_split_along_columns_gets_one_warning_and_the_same_bits(rows):
     X, y = rows
     expected = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
@@ -219,12 +211,6 @@ def client():
         yield client
 
 
-def test_without_a_client_all_data_run_in_this_process(rows):
-    X, y = rows
-    for dataset in (ArrayDataset(X, y), stored(X, y, "no-client")):
-        assert run_by(None, dataset) == "SerialEngine"
-
-
 @pytest.mark.distributed
 def test_with_a_current_client_stored_and_lazy_data_run_on_it_and_memory_does_not(rows, client, tmp_path):
     X, y = rows
@@ -241,13 +227,6 @@ def test_with_a_current_client_stored_and_lazy_data_run_on_it_and_memory_does_no
         assert_array_equal(model.coef_, expected.coef_)
         assert_allclose(as_numpy(model.predict(given[0])), expected.predict(X), rtol=1e-13)
     assert client.status == "running"
-
-
-def test_a_given_engine_runs_the_fit(rows):
-    events = []
-    engine = SerialEngine(n_threads=1, observers=[events.append])
-    plain_ridge(n_components=32, alpha=0.1, engine=engine).fit(*rows)
-    assert {event.label for event in events} >= {"inspect", "accumulate"}
 
 
 # -- bad rows ------------------------------------------------------------------------------------------

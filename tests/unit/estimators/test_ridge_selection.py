@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import zarr
 from scipy.stats import norm
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold, KFold
@@ -12,7 +11,6 @@ from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFo
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
-from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import prepare_folds
 from rff_dist.storage.columns import as_column
 from tests.plain import plain_ridge
@@ -119,30 +117,6 @@ def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
     np.testing.assert_allclose(chosen.predict(X), direct.predict(X), rtol=1e-8, atol=1e-8)
 
 
-def test_of_several_the_fewest_components_within_a_standard_error_is_taken(problem):
-    X = problem[0][:400]
-    y = np.sin(X[:, 0]) + 0.5 * np.random.default_rng(1).standard_normal(len(X))
-    widths = [32, 64, 128, 256]
-    model = plain_ridge(n_components=widths, random_state=0).fit(X, y)
-    table = model.selection_
-    assert table["cv_n_components"].tolist() == widths
-    best = table["cv_mean"][..., 0].min(axis=1)
-    width, alpha = np.unravel_index(table["cv_mean"][..., 0].argmin(), table["cv_mean"].shape[:2])
-    limit = best.min() + table["cv_standard_error"][width, alpha, 0]
-    assert model.n_components_ == table["cv_n_components"][np.argmax(best <= limit)] < 256
-
-
-@pytest.mark.parametrize("per_target", [False, True])
-def test_one_standard_error_takes_a_larger_alpha(problem, per_target):
-    X, y, _ = problem
-    options = {"n_components": 64, "alpha_per_target": per_target, "random_state": 0}
-    least = plain_ridge(alpha="cv", **options).fit(X, y)
-    careful = plain_ridge(alpha="cv-1se", **options).fit(X, y)
-    np.testing.assert_array_equal(least.selection_["cv_errors"], careful.selection_["cv_errors"])
-    assert np.all(careful.alpha_ > least.alpha_)
-    np.testing.assert_array_equal(plain_ridge(cv=5, **options).fit(X, y).alpha_, least.alpha_)
-
-
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
 @pytest.mark.parametrize("splitter", [KFold(3, shuffle=True, random_state=0), GroupKFold(3)])
 def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
@@ -161,18 +135,6 @@ def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
         np.testing.assert_allclose(model.selection_["cv_errors"][:, 0], expected, rtol=1e-8)
 
 
-def test_rows_added_later_keep_what_was_chosen(problem, tmp_path):
-    X, y, _ = problem
-    model = plain_ridge(n_components=[16, 32], cv=3, random_state=0).fit(X[:1000], y[:1000])
-    alpha, width = model.alpha_, model.n_components_
-    save_model(model, tmp_path / "model")
-    for one in (model, load_model(tmp_path / "model")):
-        one.partial_fit(X[1000:], y[1000:])
-        np.testing.assert_array_equal(one.alpha_, alpha)
-        assert one.n_components_ == width
-        assert one.statistics_.n_samples == 1500
-
-
 # -- intervals -------------------------------------------------------------------------------------------
 
 
@@ -186,21 +148,6 @@ def test_intervals_without_scores_are_those_of_the_normal_law(problem):
     for coverage in (0.0, 1.0, -1, np.nan):
         with refuses(ValueError, "coverage"):
             model.predict_interval(X[:20], coverage=coverage)
-
-
-@pytest.mark.parametrize("conformal", [False, True])
-def test_intervals_are_written_beside_predictions(problem, tmp_path, conformal):
-    X, y, _ = problem
-    model = plain_ridge(n_components=32, conformal=conformal, random_state=0).fit(X, y)
-    dataset = write_dataset(tmp_path / "data.zarr", X)
-    engine = SerialEngine(1)
-    prediction.predict(dataset, model.model_, tmp_path / "out", engine=engine, std=True, coverage=0.8)
-    written = zarr.open_group(tmp_path / "out", mode="r")
-    mean, std = model.predict(X, return_std=True)
-    lower, upper = model.predict_interval(X, coverage=0.8)
-    given = {"predictions": mean, "standard_deviations": std, "lower": lower, "upper": upper}
-    for name, expected in given.items():
-        np.testing.assert_allclose(written[name][:], expected, rtol=1e-12)
 
 
 def test_a_fold_without_rows_is_named(problem):

@@ -245,7 +245,3 @@ def test_variances_of_a_sum_are_those_of_its_terms_with_shared_components():
         # with D = 4 the first term has 3 components, the second 1
         parts = 3**2 * getattr(a, map_name) / 3 + getattr(b, map_name) / 1
         assert_allclose(getattr(found, map_name) / 4, parts, rtol=1e-12)
-
-
-def test_maps_of_a_kernel_without_frequencies_are_alike():
-    assert bounds.better_map(Linear(), np.eye(2)) == bounds.MapVariances(pairs=0.0, phases=0.0)

@@ -70,12 +70,6 @@ class TestFeatures:
             features.fill_whole(X[first : first + 64], some)
             np.testing.assert_array_equal(some, whole[first : first + 64])
 
-    def test_tiles_are_joined_in_order(self):
-        features, X = draw(n_components=6, n_features=1), inputs(9_000, 1)
-        z = features.transform(X)
-        angles = X @ features.frequencies
-        np.testing.assert_allclose(z[:, 0::2] / features.scale, np.cos(angles), atol=1e-4)
-
 
 class TestStandardizer:
     SECONDS = 1.7e9 + np.random.default_rng(0).uniform(0, 60, (60, 1))  # a minute of timestamps

@@ -20,7 +20,6 @@ from rff_dist.storage.repositories import tag_snapshot
 from tests.command_line import PLAIN, document, refusal
 from tests.plain import fit_ridge
 from tests.stopped_jobs import sum_up
-from tests.tables import ingest
 
 N = 1000
 ROWS = [3, 500, 998]
@@ -178,27 +177,6 @@ def test_what_still_holds_rows_is_named_with_what_removes_it(data):
     assert files_with("d", values)
     document("data", "expire", "d", "--days", "0", "--tags")
     assert files_with("d", values) == []
-
-
-def test_versions_stay_for_the_days_that_are_asked_for(data):
-    found = document("forget", "d", "--rows", "rows.csv", "--days", "30", "--serial")
-    assert found["expired"] == []
-    assert any(data.version in one["what"] for one in found["holders"])
-    assert open_dataset("d", version=data.version).n_samples == N
-
-
-def test_rows_are_named_by_their_ids(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    table = "\n".join(f"c{i:03d},{i * 0.731},{i * 1.9}" for i in range(300))
-    Path("t.csv").write_text("customer,x,y\n" + table + "\n")
-    ingest("t.csv", "d", target="y", id="customer")
-    values = values_of(open_dataset("d"), [17, 230])
-    Path("who.csv").write_text("customer\nc017\nc230\n")
-    found = document("forget", "d", "--rows", "who.csv", "--id", "--serial")
-    assert (found["n_rows"], found["n_after"]) == (2, 298)
-    assert files_with("d", [*values, b"c017", b"c230"]) == []
-    assert any("t.csv" in one["what"] for one in found["holders"])  # would bring them back
-    assert "no row of" in refusal(65, "forget", "d", "--rows", "who.csv", "--id", "--serial")
 
 
 def test_a_registered_model_names_the_versions_that_hold_sums(data):

@@ -15,7 +15,6 @@ from rff_dist import Cauchy, HashFolds, Matern, Nystrom, SerialEngine, TimeFolds
 from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.progress import Remark
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines
@@ -233,13 +232,6 @@ def test_what_memory_holds_one_by_one_is_summed_and_solved_by_turns(problem, in_
     found = run(problem, in_memory, fit, do=watching(names.append))
     assert names[4:10] == ["broadcast", "accumulate", "solve"] * 2
     assert found.fitted.trained.n_readings == 2
-
-
-def test_what_is_broadcast_is_told_with_its_digest(problem, in_memory):
-    events = []
-    found = run(problem, in_memory, do=in_this_process(SerialEngine(1, observers=(events.append,))))
-    told, *_ = [one.text for one in events if isinstance(one, Remark) and one.label == "broadcast"]
-    assert told.startswith(f"W and b of D = 32, digest {found.model.feature_map.digest()[:16]}")
 
 
 @pytest.mark.parametrize(("columns", "targets", "what"), [(3, 1, ["n_features=3"]), (2, 2, ["n_targets=2"])])

@@ -169,13 +169,6 @@ def test_clusters_have_the_same_bits_for_any_chunks_and_threads(many_rows, init)
         assert_array_equal(labels[1], labels[0])
 
 
-def test_starts_in_one_pass_have_the_bits_of_starts_alone(many_rows):
-    feature_map = draw_feature_map(Gaussian(4.0), n_features=4, n_components=32, random_state=0)
-    together, alone = (find(many_rows, feature_map, 9, n_init=n, tol=1e-3, seed=1) for n in (3, 1))
-    assert together.start_inertias[0] == alone.inertia
-    assert together.inertia == min(together.start_inertias)
-
-
 # -- starts --------------------------------------------------------------------------------------------
 
 

@@ -199,24 +199,6 @@ def test_a_version_that_cannot_be_written_is_none(url):
         RegisteredModel(url).publish(fail, lineage={"n_samples": np.ones(3)})
 
 
-@pytest.mark.parametrize("name", ["generation-", "model.json", "current.json"])
-def test_a_full_disk_is_told_of_and_leaves_the_current_version(tmp_path, monkeypatch, name):
-    url, real = str(tmp_path / "m"), os.fsync
-    publish(url, 1)
-
-    def full(descriptor):
-        if name in os.readlink(f"/proc/self/fd/{descriptor}"):
-            raise OSError(28, "No space left on device")
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with refuses(StorageError, "could not be written: OSError", "Free some space"):
-        publish(url, 2)
-    monkeypatch.undo()
-    assert whole(read_record(url)) == 1
-    assert publish(url, 3).parent == 1
-
-
 # -- removing -----------------------------------------------------------------------------------------------
 
 

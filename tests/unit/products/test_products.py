@@ -98,18 +98,6 @@ def test_a_tile_begins_anew_with_fewer_rows(products):
 
 
 @every_way
-def test_sums_of_33_million_rows_are_exact_in_int64(products):
-    numbers = integers((300, 4096), kind="all +1")
-    tile = products.tile(*numbers.shape)
-    fill(tile, numbers)
-    total = np.zeros((256, 44), np.int64)
-    product = gram(tile, slice(0, 256), slice(256, 300))
-    for _ in range(2**25 // 4096):
-        np.add(total, product, out=total, casting="unsafe", dtype=np.int64)
-    assert (total == 2**25 * FIXED_POINT_ONE**2).all()
-
-
-@every_way
 def test_a_tile_is_filled_and_multiplied_by_threads(products):
     numbers = integers((1024, 512))
     tile = products.tile(*numbers.shape)

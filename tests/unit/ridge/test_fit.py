@@ -269,11 +269,6 @@ def test_few_rows_are_summed_on_a_finer_grid_in_blocks_that_it_holds():
     assert_allclose(statistics.ZtZ(), Z.T @ Z, rtol=0, atol=1e-12 * len(Z))
 
 
-def test_no_rows_are_refused():
-    with refuses(DataError, "0 sample(s"):
-        inspection.blocks_of(ArrayDataset(np.empty((0, 2))))
-
-
 # -- the plan of a job ---------------------------------------------------------------------------------
 
 
@@ -307,11 +302,6 @@ def test_refitting_without_change_changes_no_bit(model):
 
 
 # -- the whole job -------------------------------------------------------------------------------------
-
-
-def test_fit_is_what_the_estimator_does(dataset, model):
-    estimator = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(dataset.X, dataset.y)
-    assert estimator.model_.digest() == model.digest()
 
 
 # -- choice of the map -----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import KFold
 
-from rff_dist import Cauchy, GroupFolds, HashFolds, Laplacian, Matern, RFFRidge, tune_kernels
+from rff_dist import Cauchy, GroupFolds, HashFolds, Laplacian, RFFRidge, tune_kernels
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.progress import PassStarted
 from rff_dist.engines.serial import SerialEngine
@@ -22,7 +22,6 @@ from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.names import find_kernel
 from rff_dist.kernels.stationary import Gaussian, Sinc
 from rff_dist.ridge.candidates import (
-    DEFAULT_KERNELS,
     Candidate,
     Draws,
     TimesMedian,
@@ -279,25 +278,6 @@ def test_a_parameter_that_candidates_do_not_share_is_refused(data):
     X, y, _ = data
     with refuses(TypeError, "conformal"):
         tune_kernels(X, y, conformal=True)
-
-
-def test_tuning_keeps_column_names_and_updates_by_more_rows(data):
-    pandas = pytest.importorskip("pandas")
-    X, y, _ = data
-    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
-    model, found = tune_kernels(
-        frame[:500], y[:500], kernels=["gaussian"], n_components=16, features="nystrom", random_state=0
-    )
-    assert found.model.card["feature_names"] == ["a", "b", "c"]
-    alpha = model.alpha_
-    model.partial_fit(frame[500:], y[500:])
-    assert model.alpha_ == alpha
-    assert model.statistics_.n_samples == 700
-
-
-def test_the_default_candidates_are_two_kernels_of_five_widths():
-    assert len(make_candidates(DEFAULT_KERNELS)) == 10
-    assert {one.kernel for one in make_candidates(DEFAULT_KERNELS)} == {Gaussian(), Matern(nu=1.5)}
 
 
 def test_sums_compete_with_multiples_of_the_median_for_their_parts_without_a_width():

@@ -94,31 +94,6 @@ def test_whole_weights_are_repeated_rows():
     assert_allclose(model.predict(X, return_std=True)[1], expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize("features", ["fourier", "nystrom"])
-def test_threads_change_no_bit(features):
-    X, y = problem(700, n_targets=2)
-    results = [
-        ridge(features=features, n_components=300, engine=SerialEngine(n_threads=n))
-        .fit(X, y)
-        .predict(X, return_std=True)
-        for n in (1, 2)
-    ]
-    for one, two in zip(*results, strict=True):
-        assert_array_equal(one, two)
-
-
-def test_rows_added_later_count():
-    X, y = problem()
-    pieces = ridge(standardize=False).fit(X[:100], y[:100])
-    before = pieces.predict(X, return_std=True)[1]
-    pieces.partial_fit(X[100:], y[100:])
-    whole = ridge(standardize=False).fit(X, y)
-    after = pieces.predict(X, return_std=True)[1]
-    # pieces and the whole round in other tiles of rows
-    assert_allclose(after, whole.predict(X, return_std=True)[1], rtol=1e-10)
-    assert not np.allclose(before, after, rtol=1e-3)
-
-
 def test_a_model_without_statistics_refuses(tmp_path):
     X, y = problem()
     save_model(ridge().fit(X, y), tmp_path / "model", statistics=False)

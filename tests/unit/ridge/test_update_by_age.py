@@ -80,16 +80,6 @@ class TestAWindow:
         assert (again["decision"], again["window"]) == ("nothing new", "1")
         assert again["reason"] == "the model holds all 256 rows of the window 1"
 
-    @pytest.mark.usefixtures("begun")
-    def test_is_remembered_where_it_holds_all_rows_yet(self, url, tmp_path):
-        found = refresh(tmp_path / "model", url, window="2")
-        assert (found["decision"], found["n_new"], found["n_gone"]) == ("published", 0, 0)
-        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
-        for seed in (1, 2):
-            append_dataset(url, *draw(300, seed))
-            found = refresh(tmp_path / "model", url)
-        assert (found["window"], found["first_row"], found["n_samples"]) == ("2", 4000, 600)
-
     def test_stays_as_it_is_where_rows_before_it_are_deleted_in_order(self, url, tmp_path, begun):
         for seed in (1, 2):
             append_dataset(url, *draw(300, seed))

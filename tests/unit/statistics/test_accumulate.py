@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 from rff_dist.data.blocks import Block, Rows, check_finite, cut_blocks
-from rff_dist.engines.protocol import state_digests
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.fitting.evaluation import evaluate_rows
 from rff_dist.fitting.predicting import LinearModel, predict_rows
-from rff_dist.numerics import machine
 from rff_dist.numerics.machine import falling_tiles, share_out, using_threads
 from rff_dist.products.bytes import ByteProducts
 from rff_dist.products.protocol import Float64Products
@@ -176,16 +174,6 @@ class TestSameBits:
         for X in (np.asfortranarray(rows.X), wide[:, ::2], rows.X.astype(">f8")):
             assert accumulate_rows(replace(rows, X=X), state) == accumulate_rows(rows, state)
 
-    @pytest.mark.parametrize("n_components", [12, 1_030])
-    def test_predictions_do_not_depend_on_threads(self, n_components, small_tiles):
-        rows = random_rows(10 * TILE + 3)
-        results = []
-        for n_threads in (1, 2, 3):
-            with using_threads(n_threads):
-                results.append(predict_rows(rows, model(n_components)))
-        np.testing.assert_array_equal(results[0], results[1])
-        np.testing.assert_array_equal(results[0], results[2])
-
     def test_inputs_are_left_as_they_were(self):
         rows = random_rows(50, weights=True)
         copies = [array.copy() for array in (rows.X, rows.y, rows.sample_weight)]
@@ -202,17 +190,6 @@ class TestSameBits:
         assert predict_rows(rows, model()).shape == (0, 2)
         assert evaluate_rows(rows, model()).n_samples == 0
         assert measure_moments(rows, np.zeros(5)).n_samples == 0
-
-    def test_the_number_of_threads_is_restored(self):
-        before = machine.threads_in_use.get()
-
-        def fail_with(n_threads):
-            assert machine.threads_in_use.get() == n_threads
-            raise KeyError
-
-        with pytest.raises(KeyError), using_threads(7):
-            fail_with(7)
-        assert machine.threads_in_use.get() == before
 
 
 def accumulate(rows):
@@ -322,16 +299,6 @@ class TestPredictions:
         fitted, rows = model(n_components, n_targets=n_targets), random_rows(200)
         expected = fitted.feature_map.transform(rows.X) @ fitted.coefficients + fitted.intercept
         np.testing.assert_allclose(predict_rows(rows, fitted), expected, atol=1e-9)
-
-    def test_tiles_are_joined_in_order(self, small_tiles):
-        rows = random_rows(3 * TILE + 1)
-        expected = [predict_rows(part(rows, i, i + 1), model()) for i in range(len(rows.X))]
-        np.testing.assert_allclose(predict_rows(rows, model()), np.concatenate(expected), atol=1e-5)
-
-    def test_a_state_has_its_feature_maps_digest(self):
-        digest = model().feature_map.digest()
-        assert state_digests(model()) == {"state.feature_map": digest}
-        assert state_digests(accumulation()) == {"state.feature_map": digest}
 
 
 class TestEvaluation:

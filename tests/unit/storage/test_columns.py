@@ -200,10 +200,6 @@ class TestStored:
         with pytest.raises(StorageError, match=message):
             open_column(url, "y")
 
-    def test_a_name_that_is_not_there_lists_those_that_are(self, tmp_path):
-        with pytest.raises(StorageError, match=r"has no array 'z'; it holds the arrays 'y'"):
-            open_column(stored(tmp_path, VALUES["int8"]), "z")
-
     def test_a_matrix_is_refused(self, tmp_path):
         write_dataset(tmp_path / "d.zarr", np.ones((4, 2)))
         with pytest.raises(StorageError, match=r"shape \(4, 2\); expected one value a row"):

@@ -51,18 +51,6 @@ def test_workers_write_through_a_pickled_handle(tmp_path, project_root):
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
 
 
-def test_labels_have_one_axis(tmp_path):
-    output = create_output(
-        tmp_path / "l", Layout(n_samples=5, n_columns=None, dtype="int32", chunk_rows=5, array="labels")
-    )
-    # Zeros are the fill value of integers. If they were left out, they would look like rows nobody wrote.
-    output.write(Block(0, 0, 5), np.zeros(5))
-    output.finish()
-    labels = zarr.open_group(tmp_path / "l", mode="r")["labels"]
-    assert labels.shape == (5,)
-    assert labels.dtype == np.int32
-
-
 @pytest.mark.parametrize("span", [(1, 8), (0, 7), (8, 15), (48, 56), (8, 8), (-8, 8), (48, 49)])
 def test_blocks_that_are_not_whole_chunks_are_refused(span):
     output = create_output("memory://out", Layout(**SIZES), overwrite=True)
@@ -92,23 +80,6 @@ def test_an_unfinished_output_is_not_published_and_says_so(tmp_path, scheme):
         output.write(block, np.zeros((block.n_samples, 2)))
     output.finish()
     assert open_dataset(url, x="predictions").n_samples == 50
-
-
-@pytest.mark.parametrize("n_columns", [None, 2])
-def test_several_arrays_of_one_shape_are_written_together(tmp_path, n_columns):
-    output = create_output(tmp_path / "p", Layout(**{**SIZES, "n_columns": n_columns}, array=["mean", "std"]))
-    values = VALUES if n_columns is None else np.stack([VALUES, -VALUES], axis=-1)
-    for block in BLOCKS[1:]:
-        output.write(block, values[block.start : block.stop])
-    with pytest.raises(StorageError, match="not complete: 5 of 7 chunks"):
-        output.finish()
-    with pytest.raises(DataError, match="expected"):
-        output.write(BLOCKS[0], values[:16, ..., 0])
-    output.write(BLOCKS[0], values[:16])
-    output.finish()
-    group = zarr.open_group(tmp_path / "p", mode="r")
-    np.testing.assert_array_equal(group["mean"][:], values[..., 0])
-    np.testing.assert_array_equal(group["std"][:], values[..., 1])
 
 
 def test_a_discarded_output_leaves_nothing_and_cannot_be_written(tmp_path):

@@ -73,11 +73,6 @@ class TestTables:
         assert dataset.target_names == ("price", "tax")
         assert seen[-1] == (4000, 4000 if name.endswith("parquet") else None)
 
-    def test_float32_on_request(self, tmp_path, frame, name):
-        dataset = ingest(save(frame, tmp_path / name), tmp_path / "out", target="price", dtype="float32")
-        assert dataset.dtype == np.float32
-        assert everything(dataset).y.dtype == np.float64
-
     def test_columns_of_text_and_dates_become_numbers(self, tmp_path, frame, name):
         frame["colour"] = ["red", "blue"] * 2000
         frame["day"] = pd.date_range("2020-01-01", periods=4000)

@@ -19,7 +19,6 @@ from rff_dist.errors import (
     DataError,
     InvalidParameterError,
     MissingDependencyError,
-    OutputBusyError,
     StorageError,
 )
 from rff_dist.storage.appending import editing
@@ -143,13 +142,6 @@ class TestASecondRun:
         found = ingest_more([folder / "3.csv", folder / "4.csv"], folder / "data.zarr", on_nan="drop")
         assert (rows_of(found), found.dropped_rows) == ((50, 55), 5)
         assert open_dataset(folder / "data.zarr").attributes["dropped_rows"] == 5
-
-    def test_waits_for_nobody(self, folder):
-        save(make_frame(5, seed=3), folder / "3.csv")
-
-        busy = pytest.raises(OutputBusyError, match=f"process {os.getpid()} on ")
-        with editing(parse_location(folder / "data.zarr")), busy:
-            ingest_more(folder / "3.csv", folder / "data.zarr")
 
 
 class TestColumns:

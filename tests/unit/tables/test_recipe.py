@@ -289,12 +289,3 @@ class TestRecipes:
         caplog.clear()
         ingest_parts(source, (tmp_path / "f", tmp_path / "g"), 0.25, by="when", target="price")
         assert "at random" not in caplog.text
-
-    def test_queries_with_text_are_read_once(self, tmp_path, frame, monkeypatch):
-        with sqlite3.connect(tmp_path / "shop.db") as database:
-            frame[["colour", "area", "price"]].to_sql("sales", database, index=False)
-        database.close()
-        monkeypatch.setenv("RFF_DIST_SQL", f"sqlite:///{tmp_path / 'shop.db'}")
-        dataset = ingest(Query("SELECT * FROM sales"), tmp_path / "d", target="price")
-        expected = OneHotEncoder(sparse_output=False).fit_transform(frame[["colour"]])
-        np.testing.assert_array_equal(X_of(dataset), np.column_stack([expected, frame["area"]]))

@@ -22,13 +22,12 @@ from rff_dist import RFFKMeans, load_model, open_dataset, save_model
 from rff_dist.data.blocks import Block
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, UnsafeModelError, VersionError
-from rff_dist.models.versions import RegisteredModel
 from rff_dist.recipes import transformer as module
 from rff_dist.recipes.recipes import Recipe, recipe_of
 from rff_dist.recipes.transformer import read_transformer, transformer_of
-from rff_dist.workbench.jobs.places import Source, SupervisedSource
-from rff_dist.workbench.jobs.predict import evaluate, predict
-from rff_dist.workbench.jobs.specs import Evaluate, Predict
+from rff_dist.workbench.jobs.places import Source
+from rff_dist.workbench.jobs.predict import predict
+from rff_dist.workbench.jobs.specs import Predict
 from rff_dist.workbench.jobs.steps import in_this_process
 from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses
@@ -103,14 +102,6 @@ class TestPipelines:
         np.testing.assert_allclose(found["prediction"], expected, rtol=1e-12)  # CSV holds 17 digits
         np.testing.assert_allclose(found["standard_deviation"], std, rtol=1e-12)
 
-    def test_are_evaluated_on_tables(self, pipeline, folder, tmp_path):
-        frame = make_frame(200, 8)
-        frame.to_parquet(tmp_path / "new.parquet")
-        source = SupervisedSource(data=str(tmp_path / "new.parquet"), y="price")
-        _, errors = evaluate(Evaluate(model=str(folder / "model"), source=source), RUNNER)
-        r2 = pipeline.score(inputs(frame), frame["price"])
-        np.testing.assert_allclose(errors.r2, r2, rtol=1e-9)
-
     def test_on_arrays_take_arrays_and_tables_without_a_header(self, tmp_path):
         X = np.random.default_rng(0).lognormal(size=(200, 3))
         steps = (FunctionTransformer(np.log1p), StandardScaler())
@@ -134,12 +125,6 @@ class TestPipelines:
         save_model(clusters, tmp_path / "clusters")
         found = load_model(tmp_path / "clusters").predict(frame)
         np.testing.assert_array_equal(found, clusters.predict(inputs(frame)))
-
-    def test_are_versions_of_registered_models(self, pipeline, tmp_path):
-        registered, frame = RegisteredModel(tmp_path / "prices"), make_frame(20, 4)
-        registered.publish(lambda url: save_model(pipeline, url), lineage={})
-        found = load_model(tmp_path / "prices").predict(frame)
-        np.testing.assert_array_equal(found, pipeline.predict(inputs(frame)))
 
     def test_without_steps_that_do_something_are_their_last_step(self, tmp_path):
         X = np.random.default_rng(0).standard_normal((50, 2))
