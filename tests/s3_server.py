@@ -198,7 +198,7 @@ class _Faults:
         return [f"<Error><Code>Spoiled</Code><Message>asked for {status}</Message></Error>".encode()]
 
     def _one_condition_at_a_time(self, environment: Environment) -> contextlib.AbstractContextManager[Any]:
-        """Let conditional writes follow each other: moto looks and then writes, so that two could both win."""
+        """Let conditional writes follow each other: moto looks, then writes, and two could win."""
         is_conditional = environment.keys() & {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"}
         return self._condition if is_conditional else contextlib.nullcontext()
 

@@ -17,10 +17,10 @@ from rff_dist.storage.documents import create_bytes
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.storage.locations import list_names, open_store, parse_location, read_bytes
 from rff_dist.storage.outputs import Layout, create_output
-from rff_dist.storage.records import write_record
+from rff_dist.storage.records import read_record, write_record
 from tests.command_line import PLAIN, document, refusal, run
 from tests.refusals import refuses
-from tests.s3_server import SECRET_KEY
+from tests.s3_server import KEY_ID, SECRET_KEY
 from tests.stopped_jobs import Eager
 
 pytestmark = pytest.mark.s3
@@ -87,6 +87,34 @@ def test_evaluate_predict_info_and_cluster_say_what_they_say_on_disk(fitted, ser
         about, arrays = document("info", model)["digest"], document("info", data)["arrays"]
         said.append((evaluated["targets"], predicted.tolist(), clusters["digest"], about, arrays))
     assert said[0] == said[1]
+
+
+def test_tune_and_update_give_what_they_give_on_disk(server, tmp_path):
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((300, 2))
+    targets = inputs[:, 0] + 0.3 * rng.standard_normal(300)
+    found = []
+    for place in (str(tmp_path), server.url("updated")):
+        data, model, options = f"{place}/data", f"{place}/model", ("--n-components", "32", "--serial")
+        write_dataset(data, inputs, targets, versioned=True)
+        tuned = document("tune", data, f"{place}/tuned", "--kernels", "gaussian", *options)
+        plain = ("--kernel", "gaussian", "--length-scale", "1", "--features", "fourier")
+        document("fit", data, model, *plain, *options)
+        append_dataset(data, inputs + 0.01, targets)
+        updated = document("update", model, data, "--serial")
+        found.append((tuned["digest"], updated["decision"], updated["digest"]))
+    assert found[0] == found[1]
+    assert found[1][1] == "published"
+
+
+def test_what_is_there_is_not_replaced_unless_asked(fitted, server):
+    data, model = server.url("cli/data.zarr"), server.url("cli/model")
+    assert "exists already" in refusal(73, "fit", data, model, "--n-components", "8", "--serial")
+    assert "exists already" in refusal(73, "generate", data, "--rows", "10", "--n-features", "2")
+    assert "no dataset at s3://" in refusal(65, "fit", server.url("none.zarr"), server.url("m"), "--serial")
+    assert "no model at s3://" in refusal(
+        65, "predict", server.url("none"), data, server.url("p"), "--serial"
+    )
 
 
 # -- overwriting -------------------------------------------------------------------------------------------
@@ -187,6 +215,29 @@ def test_others_objects_survive_a_write_to_their_prefix_that_fails(server):
 # -- appending ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("overwritten", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_whatever_request_of_an_append_fails_the_old_rows_stay(server, overwritten):
+    url = server.url(f"appended-{overwritten}")
+    before = write_dataset(url, X[:10], chunk_rows=8, versioned=True)
+    if overwritten:
+        before = write_dataset(url, X[:10], chunk_rows=8, overwrite=True)
+    fingerprint = before.fingerprint()
+    for after in range(15):
+        server.fail(10**6, status=403, method="PUT", after=after)
+        try:
+            found = append_dataset(url, X[10:])
+        except StorageError:
+            assert open_dataset(url).fingerprint() == fingerprint
+        else:
+            break
+        finally:
+            server.fail(0, status=0)
+    assert after > 4  # chunks, a manifest, a snapshot, a log of the transaction, the branch
+    assert (found.n_before, found.n_after) == (10, 30)
+    np.testing.assert_array_equal(rows_of(url), X)
+    np.testing.assert_array_equal(before.take(range(10)).X, X[:10])  # who had it open
+
+
 def test_append_to_a_dataset_that_is_overwritten_meanwhile_is_refused(server):
     url = server.url("overtaken")
     write_dataset(url, X[:10], chunk_rows=8, versioned=True)
@@ -228,6 +279,27 @@ def test_new_files_of_a_pattern_are_appended_once_and_the_others_not_read(server
 
 
 # -- records: models, and what a run keeps -----------------------------------------------------------------
+
+
+def test_reader_of_a_record_sees_the_old_one_or_the_new_one(server):
+    url = server.url("record")
+    write_record(url, kind="thing", metadata={"n": 1}, arrays={"a": X})
+    # Whatever request of the second write fails, the first one is read back whole.
+    for after in range(12):
+        server.fail(10**6, status=403, method="PUT", after=after)
+        try:
+            write_record(url, kind="thing", metadata={"n": 2}, arrays={"a": X + 1, "b": X}, overwrite=True)
+        except StorageError:
+            found = read_record(url)
+            assert found.metadata == {"n": 1}
+            np.testing.assert_array_equal(found.arrays["a"], X)
+            assert len({key.split("/")[1] for key in server.names("record/")}) == 2
+        else:
+            break
+        finally:
+            server.fail(0, status=0)
+    assert after > 3
+    assert read_record(url).metadata == {"n": 2}
 
 
 # -- requests that fail ------------------------------------------------------------------------------------
@@ -285,6 +357,12 @@ def test_credentials_that_are_missing_are_named(monkeypatch, server):
 
 
 # -- secrets -----------------------------------------------------------------------------------------------
+
+
+def test_credentials_in_a_url_are_refused_and_not_repeated():
+    message = refusal(65, "info", f"s3://{KEY_ID}:{SECRET_KEY}@bucket/model")
+    assert "credentials do not belong in a URL" in message
+    assert SECRET_KEY not in message
 
 
 def test_nothing_that_is_shown_logged_or_stored_holds_the_secret_key(fitted, server, monkeypatch, caplog):

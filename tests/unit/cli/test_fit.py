@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rff_dist import Matern, SerialEngine, open_dataset, write_dataset
+from rff_dist import Gaussian, Matern, SerialEngine, open_dataset, write_dataset
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge import fit as ridge
 from rff_dist.ridge.models import read_model, write_model
@@ -75,8 +75,44 @@ def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(fol
     assert len(progress) <= 12 + 3 * kernels
 
 
+def test_what_is_printed_after_a_fit_holds_on_new_rows(tmp_path):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((3000, 6)).round(1)  # inputs with ties, a target with steps, as those of pol
+    steps = np.where(X[:, 0] * X[:, 1] > 0, 5.0 * np.round(np.abs(X[:, 2])), 0.0)
+    y = steps + np.sin(X[:, 3]) + 0.3 * rng.standard_normal(3000)
+    write_dataset(tmp_path / "train", X[:1000], y[:1000])
+    write_dataset(tmp_path / "test", X[1000:], y[1000:])
+    found = document("fit", tmp_path / "train", tmp_path / "model", "--n-components", "256", "--serial")
+    [target] = document("evaluate", tmp_path / "model", tmp_path / "test", "--serial")["targets"]
+    estimate = found["estimate"]
+    assert set(estimate) == {"by", "rmse", "rmse_standard_error", "r2"}
+    # four standard errors of the folds, and those of 2,000 new rows; the model of all rows is a little better
+    assert abs(target["rmse"] - estimate["rmse"][0]) < 4 * estimate["rmse_standard_error"][0]
+    assert abs(target["r2"] - estimate["r2"][0]) < 0.1
+    assert document("info", tmp_path / "model")["estimate"] == estimate
+    shown = " ".join(run("info", tmp_path / "model").stdout.split())
+    assert f"RMSE {estimate['rmse'][0]:.2f}"[:-1] in shown
+    assert f"R² {estimate['r2'][0]:.4g}" in shown
+
+
 def test_a_model_without_an_estimate_is_described_all_the_same(folder, tmp_path):
     model = read_model(folder / "model")
     write_model(replace(model, card={k: v for k, v in model.card.items() if k != "estimate"}), tmp_path / "m")
     assert document("info", tmp_path / "m")["estimate"] is None
     assert "cross-validation  " not in run("info", tmp_path / "m").stdout
+
+
+def test_nystrom_features_are_told_stored_and_described(folder, tmp_path):
+    words = "--serial --n-components 33 --kernel gaussian --length-scale 2 --features nystrom:rpcholesky"
+    found = document("fit", folder / "data.zarr", tmp_path / "model", *words.split())
+    model = read_model(tmp_path / "model")
+    assert found["digest"] == model.digest()
+    assert (found["features"], found["n_components"]) == ("nystrom", 33)
+    assert found["kernel"] == Gaussian(2.0).to_dict()
+    assert found["jitter"] == model.feature_map.jitter == 1e-5
+    info = run("info", tmp_path / "model").stdout
+    assert "nystrom, jitter 1e-05" in info
+    assert "gaussian" in info
+    size = ("plan", folder / "data.zarr", "--n-components", "1000", "--features")
+    more, plain = (document(*size, kind)["client_bytes"] for kind in ("nystrom", "fourier"))
+    assert more == plain + 8 * 1000**2

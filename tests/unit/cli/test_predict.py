@@ -4,8 +4,11 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
+import zarr
 
-from rff_dist import write_dataset
+from rff_dist import open_dataset, write_dataset
+from rff_dist.data.blocks import Block
 from tests.command_line import PLAIN, document, refusal, run
 
 
@@ -30,6 +33,24 @@ def test_few_rows_are_predicted_without_what_takes_long_to_start(folder, tmp_pat
     heavy = {"dask", "distributed", "matplotlib", "pandas", "prefect", "sklearn", "scipy.optimize"}
     assert (heavy | {"icechunk"}) & set(told.partition("loaded ")[2].split()) == set()
     assert (tmp_path / "out.csv").read_text().startswith('"prediction"\n')
+
+
+def test_a_job_from_table_to_predictions(folder, tmp_path):
+    errors_found = document("evaluate", folder / "model", folder / "data.zarr", "--serial")
+    written = document(
+        "predict", folder / "model", folder / "data.zarr", tmp_path / "predictions", "--serial"
+    )
+    predictions = zarr.open_group(tmp_path / "predictions", mode="r")["predictions"][:].ravel()
+    y = open_dataset(folder / "data.zarr").read(Block(0, 0, 300)).y[:, 0]
+    [target] = errors_found["targets"]
+    assert written["n_samples"] == errors_found["n_samples"] == 300
+    assert target["name"] == "price"
+    assert target["rmse"] == pytest.approx(np.sqrt(np.mean((y - predictions) ** 2)), rel=1e-9)
+    assert target["z_rmse"] == pytest.approx(target["rmse"] / y.std(), rel=1e-9)
+    assert target["mae"] == pytest.approx(np.abs(y - predictions).mean(), rel=1e-9)
+    assert target["r2"] == pytest.approx(1 - target["mse"] / y.var(), rel=1e-9)
+    assert target["z_rmse"] < 0.3
+    assert written["model_digest"] == document("info", folder / "model")["digest"]
 
 
 def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(folder, tmp_path):

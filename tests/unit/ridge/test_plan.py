@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import json
 import tracemalloc
 
 import numpy as np
@@ -62,6 +63,23 @@ def test_inputs_of_a_block_stay_small_where_chunks_allow_it(n_samples, n_feature
     assert rows * row_bytes <= 2 * max(MAX_BLOCK_BYTES, min(chunk_rows, MAX_BLOCK_ROWS) * row_bytes)
 
 
+@pytest.mark.parametrize(
+    ("n_samples", "chunk_rows", "rows_per_block", "n_blocks"),
+    [
+        (10_000, 1_000, 16_000, 1),
+        (100_000, 8_192, 16_384, 7),
+        (1_000_000, 8_192, 16_384, 62),
+        (10_000_000, 8_192, 16_384, 611),
+        (100_000_000, 8_192, 16_384, 6_104),
+        (100_000, 100_000, 16_667, 6),  # one chunk, read once for each of its blocks
+    ],
+)
+def test_blocks_of_ordinary_datasets(n_samples, chunk_rows, rows_per_block, n_blocks):
+    blocks = planned_blocks(n_samples, 8, 4, chunk_rows)
+    assert len(blocks) == n_blocks
+    assert blocks[0].n_samples == min(rows_per_block, n_samples)
+
+
 @given(st.integers(1, 10**8), st.integers(1, 10**7), st.sampled_from([100, 1000, 4096, 8192]))
 def test_appended_rows_move_no_edge_of_former_blocks(n_samples, n_new, chunk_rows):
     """An update sums blocks again whose edges moved: seldom more than the last one."""
@@ -107,6 +125,12 @@ def test_figures_of_a_job_by_hand():
     assert plan.peak_bytes == max(plan.worker_bytes, plan.client_bytes)
     assert plan.seconds(50.0) == pytest.approx(plan.flops / 50e9)
     assert plan_fit(**JOB, n_workers=3, n_threads=2).seconds(50.0) == pytest.approx(plan.flops / 300e9)
+
+
+def test_the_figures_are_json(capsys):
+    figures = json.loads(json.dumps(plan_fit(**JOB).to_dict()))
+    assert figures["peak_bytes"] == plan_fit(**JOB).peak_bytes
+    assert set(figures) == {field.name for field in dataclasses.fields(plan_fit(**JOB))} | {"peak_bytes"}
 
 
 @given(
@@ -155,6 +179,24 @@ def test_a_worker_holds_three_results_and_a_process_of_its_own_one(n_samples):
     beside = apart.worker_bytes - 3 * apart.statistics_bytes
     assert plan_fit(**job, n_workers=1).worker_bytes == beside + apart.statistics_bytes
     assert alone.worker_bytes < apart.worker_bytes < 24e9
+
+
+def test_a_million_rows_of_30_000_components_fit_in_12_gib_a_worker():
+    job = {**JOB, "n_samples": 10**6, "n_components": 30_000, "separate_client": True, "alpha": 1.0}
+    assert plan_fit(**job).worker_bytes < 12 * 2**30
+
+
+def test_a_path_of_alpha_needs_more_memory_than_one_alpha():
+    job = {**JOB, "n_components": 8192}
+    assert plan_fit(**job, alpha="auto").client_bytes > plan_fit(**job, alpha=1.0).client_bytes
+
+
+def test_workers_of_their_own_spare_the_solver_the_pass():
+    # few components, wide inputs: the pass needs more than the solve
+    job = {**JOB, "n_features": 1000, "n_components": 64}
+    apart, together = plan_fit(**job, separate_client=True), plan_fit(**job)
+    assert apart.client_bytes < together.client_bytes == together.worker_bytes
+    assert apart.worker_bytes == together.worker_bytes + 2 * apart.statistics_bytes
 
 
 def test_folds_and_feature_maps_have_sums_of_their_own_and_share_a_reading():
