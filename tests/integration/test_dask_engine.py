@@ -118,6 +118,10 @@ def run_for_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_pass, "SHORT_S", 0.0)
 
 
+def identities(dask_scheduler: Any) -> list[str]:
+    return [worker.server_id for worker in dask_scheduler.workers.values()]
+
+
 @pytest.mark.faults("F1")
 @pytest.mark.usefixtures("run_for_run")
 def test_a_worker_that_is_back_at_its_address_unnoticed_has_no_total(tmp_path, monkeypatch):
@@ -126,9 +130,17 @@ def test_a_worker_that_is_back_at_its_address_unnoticed_has_no_total(tmp_path, m
         engine.client.wait_for_workers(1, timeout=60)
 
         def restart() -> None:
+            [dead] = engine.client.run_on_scheduler(identities)
             worker.kill()
             worker.wait()
-            stack.callback(stack.enter_context(subprocess.Popen(worker.args)).kill)
+            started, deadline = worker, time.monotonic() + 60
+            while {dead} >= set(engine.client.run_on_scheduler(identities)):
+                assert time.monotonic() < deadline, "the worker did not come back"
+                # The scheduler turns it away while it believes the dead one alive; then it ends.
+                if started.poll() is not None:
+                    started = stack.enter_context(subprocess.Popen(worker.args))
+                    stack.callback(started.kill)
+                time.sleep(0.1)
 
         engine.observers = (once_after(30, restart),)
         # The client does not look for workers meanwhile, but wakes up. Dask calls back only once for a
