@@ -59,9 +59,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         cross-validation, which can choose far too small an alpha if some rows are unlike the others.
         "evidence" maximises the marginal likelihood. "press" minimises the leave-one-out errors and takes one
         more pass. Of several numbers, cross-validation takes the best. "auto" is "cv", or "press" if memory
-        does not hold the sums of any folds. Up to 500 rows, unless `cv` is given, "auto" leaves out each row
-        in turn, and takes the largest alpha whose error is within one standard error of the least, comparing
-        errors row by row.
+        does not hold the sums of any folds. Up to 500 rows, without `cv` or groups, "auto" leaves out each
+        row in turn, and takes the largest alpha whose error is within one standard error of the least,
+        comparing errors row by row.
     cv : int, HashFolds, GroupFolds, TimeFolds, splitter, iterable of splits or None, default=None
         The folds of cross-validation. A number makes that many, by a hash of each row's number. Splits of
         scikit-learn, such as `KFold`, must hold out each row once. The same pass makes separate sums for each
@@ -211,8 +211,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         sample_weight : array-like of shape (n_samples,), optional
             Not negative; a weight of 0 leaves the row out. See `sample_weight_kind`.
         groups : array-like of shape (n_samples,) or str, optional
-            Integers or texts; `GroupFolds` hold out rows of one group together. Or the name of their array in
-            a dataset.
+            Integers or texts: rows of one group (patient, site) are held out together, unless `cv` is folds
+            of another kind. Or the name of their array in a dataset.
 
         Raises
         ------

@@ -237,7 +237,8 @@ def choices_of(
     choices = Choices(dataset, options, tried, is_given, penalty, folds, folds, widths, n_tuned_on, plan)
     if folds is None and choices.choosing:  # alpha is given or chosen otherwise: folds choose only the rest
         choices = replace(
-            choices, by=_held_in(default_folds(dataset.n_samples, options.effort), dataset, n_tuned_on)
+            choices,
+            by=_held_in(default_folds(dataset.n_samples, options.effort), dataset, options, n_tuned_on),
         )
     return choices
 
@@ -351,7 +352,7 @@ def with_folds(options: RidgeOptions) -> RidgeOptions:
             "`solver` is 'pcg', which keeps no sums of Z'Z, but candidates are compared by the sums of each "
             "fold; leave it out, or give one kernel and length scale"
         )
-    return replace(options, cv=folding.find_folds(DEFAULT_FOLDS if options.cv is None else options.cv))
+    return replace(options, cv=DEFAULT_FOLDS if options.cv is None else options.cv)
 
 
 def prepare_folds(dataset: Dataset, folds: folding.Folds, *, engine: protocol.Engine) -> folding.Folds:
@@ -382,6 +383,11 @@ def check_folds(dataset: Dataset, folds: folding.Folds) -> None:
     """
     first = Block(0, 0, min(1, dataset.n_samples))  # one row shows whether there are groups
     folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
+
+
+def has_groups(dataset: Dataset) -> bool:
+    """Return whether rows have groups, as the first one shows."""
+    return dataset.n_samples > 0 and dataset.read_groups(Block(0, 0, 1)) is not None
 
 
 def automatic_components(n_samples: int, fits: Callable[[int], object], most: int = AUTO_COMPONENTS) -> int:
@@ -429,7 +435,7 @@ def plan_choices(
     automatic = penalty.named == "auto"
 
     def honest(folds: folding.Folds | None) -> folding.Folds | None:
-        return None if folds is None else _held_in(folds, dataset, n_tuned_on)
+        return None if folds is None else _held_in(folds, dataset, options, n_tuned_on)
 
     def plan(n_components: int, folds: folding.Folds | None) -> Plan:
         n_folds = 1 if folds is None else folds.n_folds
@@ -451,7 +457,10 @@ def plan_choices(
     return penalty, folds, widths, plan(widths[-1], folds)
 
 
-def _held_in(folds: folding.Folds, dataset: Dataset, n_tuned_on: int) -> folding.Folds:
+def _held_in(folds: folding.Folds, dataset: Dataset, options: RidgeOptions, n_tuned_on: int) -> folding.Folds:
+    """Return folds that hold groups out together, unless others were given, and tuned rows never."""
+    if not isinstance(options.cv, folding.Folds) and has_groups(dataset):
+        folds = folding.GroupFolds(folds.n_folds)
     return folding.hold_in(folds, dataset.n_samples, n_tuned_on) if n_tuned_on else folds
 
 

@@ -25,7 +25,15 @@ from rff_dist.ridge import describe, first_round, models, pcg, solve
 from rff_dist.ridge import held_out as conformal
 from rff_dist.ridge.budget import Budget
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
-from rff_dist.ridge.choices import AUTO_COMPONENTS, FEW_ROWS, Choices, choices_of, prepare_folds
+from rff_dist.ridge.choices import (
+    AUTO_COMPONENTS,
+    EXACT_ROWS,
+    FEW_ROWS,
+    Choices,
+    choices_of,
+    has_groups,
+    prepare_folds,
+)
 from rff_dist.selection.cross_validation import CrossValidation, cross_validate
 from rff_dist.selection.grids import PerTarget
 from rff_dist.selection.leave_one_out import select_by_press
@@ -147,6 +155,9 @@ def measure(dataset: blocks.Dataset, choices: Choices, *, engine: Engine) -> tup
     prepared = prepare(
         dataset, standardize=options.standardize, sample_weight_kind=options.sample_weight_kind, engine=engine
     )
+    if choices.by is not None and dataset.n_targets and dataset.n_samples <= EXACT_ROWS:
+        by_rows = not (isinstance(options.cv, folding.Folds) or has_groups(dataset))
+        inspection.warn_of_few_rows(dataset, copies=by_rows)
     return prepared, choices
 
 
@@ -284,6 +295,7 @@ def _chooses_by_rows(choices: Choices, dataset: blocks.Dataset) -> bool:
     """Return whether alpha is chosen by leaving out each row: rows are few, and alpha and `cv` are free."""
     options, n_components = choices.options, choices.widths[-1]
     free = options.penalty.named == "auto" and options.penalty.grid is None and options.cv is None
+    free = free and not has_groups(dataset)
     return free and dataset.n_samples <= FEW_ROWS and n_components <= AUTO_COMPONENTS
 
 

@@ -84,6 +84,41 @@ def test_ten_groups_make_five_folds_in_memory_and_stored_with_their_held_out_row
     np.testing.assert_allclose(wide, np.sort(off, axis=0)[int(np.ceil(1501 * 0.9)) - 1], rtol=0.012)  # bins
 
 
+@pytest.fixture
+def copies():
+    """Return noise that no one can predict, each row five times: inputs, targets and the row's number."""
+    rng = np.random.default_rng(5)
+    X, y, number = rng.standard_normal((60, 3)), rng.standard_normal(60), np.arange(300) % 60
+    return X[number], y[number], number
+
+
+@pytest.mark.parametrize("cv", [None, 5])
+def test_groups_are_held_out_together_unless_other_folds_are_given(copies, cv, recwarn):
+    X, y, number = copies
+    options = {"n_components": 64, "kernel": "gaussian", "random_state": 0}
+    honest = RFFRidge(cv=cv, **options).fit(X, y, groups=number)
+    assert honest.estimate_["rmse"][0] > 0.9 * y.std()
+    assert not [warning for warning in recwarn if "repeat" in str(warning.message)]
+    given = RFFRidge(cv=GroupFolds(5), **options).fit(X, y, groups=number)
+    assert honest.model_.digest() == given.model_.digest()
+    rows = RFFRidge(cv=HashFolds(5), **options).fit(X, y, groups=number)
+    assert rows.estimate_["rmse"][0] < 0.5 * y.std()
+
+
+def test_rows_that_repeat_others_are_told(copies):
+    X, y, _ = copies
+    with pytest.warns(UserWarning, match="240 of 300 rows"):
+        RFFRidge(kernel="gaussian", n_components=64, random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize(("n_heavy", "told"), [(10, True), (100, False)])
+def test_weights_by_which_few_rows_count_are_told(problem, n_heavy, told, recwarn):
+    X, y, _ = problem
+    weights = np.where(np.arange(400) < n_heavy, 1.0, 1e-4)
+    RFFRidge(kernel="gaussian", n_components=64).fit(X[:400], y[:400, 0], sample_weight=weights)
+    assert told == any("400 rows count as 10" in str(warning.message) for warning in recwarn)
+
+
 def test_groups_without_weight_fill_no_fold(problem):
     X, y, _ = problem
     groups = np.arange(1500) % 8
