@@ -175,16 +175,18 @@ def warn_of_few_rows(dataset: Dataset, *, copies: bool) -> None:
     `copies`: False if the folds hold out groups, which copies may be.
     """
     rows = dataset.read(Block(0, 0, dataset.n_samples))
-    weights = np.ones(len(rows.X)) if rows.sample_weight is None else rows.sample_weight
     assert rows.y is not None  # which folds validate
+    weights = np.ones(len(rows.X)) if rows.sample_weight is None else rows.sample_weight
     # in float32, since a column that is constant in it makes no row another one
     counted = np.column_stack([rows.X, rows.y])[weights > 0].astype(np.float32)
-    repeated = len(counted) - len(np.unique(counted, axis=0))
-    if copies and repeated > MOST_REPEATED * len(counted):
+    distinct, n_targets = len(np.unique(counted, axis=0)), len(np.unique(rows.y[weights > 0], axis=0))
+    repeated = len(counted) - distinct
+    # rows of few values may be alike without being copies
+    if copies and repeated > MOST_REPEATED * len(counted) and n_targets > 0.9 * distinct:
         warnings.warn(
             f"{repeated} of {len(counted)} rows repeat the inputs and targets of others: folds validate on "
             "copies of rows that they train on, and errors come out too small. Leave copies out, or give "
-            "rows of one origin the same `groups`; if they are measurements of their own, ignore this",
+            "rows of one origin the same `groups`",
             UserWarning,
             stacklevel=2,
         )

@@ -12,7 +12,7 @@ from tests.plain import plain_classifier, plain_ridge
 pytestmark = [
     # The targets of some checks have no noise, and some have few distinct rows.
     pytest.mark.filterwarnings("ignore:alpha=.* was chosen by"),
-    pytest.mark.filterwarnings("ignore:.* rows (repeat|count as)"),
+    pytest.mark.filterwarnings("ignore:by their weights .* rows count as"),
     pytest.mark.filterwarnings("ignore:Number of distinct clusters:sklearn.exceptions.ConvergenceWarning"),
 ]
 SMALL = {"n_components": 16, "alpha": 0.1, "engine": SerialEngine(n_threads=1)}
