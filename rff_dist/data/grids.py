@@ -240,7 +240,7 @@ class GridDataset(blocks.Dataset):
         others = [column.variable for column in self.inputs]
         weight = [] if self.weight is None else [self.weight]
         found = [*others, *self.targets, *self.known, *weight]
-        return list({variable.name: variable for variable in found}.values())
+        return list(dict.fromkeys(found))
 
     def read(self, block: blocks.Block) -> blocks.Rows:
         parts = []
@@ -353,7 +353,7 @@ class GridDataset(blocks.Dataset):
             return kept[1]  # type: ignore[no-any-return]
         region = self.grid.region(number)
         shape = tuple(part.stop - part.start for part in region)
-        found = {variable.name: read_aligned(variable, self.grid, region) for variable in self.variables}
+        found = {variable: read_aligned(variable, self.grid, region) for variable in self.variables}
         here = _present(found.values(), shape)
 
         def rows_of(values: NDArray[Any], dtype: Any = np.float64) -> NDArray[Any]:
@@ -367,9 +367,9 @@ class GridDataset(blocks.Dataset):
             )
         X = np.empty((len(cells), self.n_features), self.dtype)
         for j, column in enumerate(self.inputs):
-            X[:, j] = rows_of(column.of(found[column.variable.name]), self.dtype)
-        y = [rows_of(found[variable.name]) for variable in self.targets]
-        weight = None if self.weight is None else rows_of(found[self.weight.name])
+            X[:, j] = rows_of(column.of(found[column.variable]), self.dtype)
+        y = [rows_of(found[variable]) for variable in self.targets]
+        weight = None if self.weight is None else rows_of(found[self.weight])
         groups = self._groups(region)
         piece = (
             X,

@@ -13,6 +13,7 @@ from rff_dist import RFFPCA, RFFKMeans, RFFRidge
 from rff_dist.data.blocks import Block
 from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
 from rff_dist.data.grids import MAX_CELLS, cut_grid, days_since_1970
+from rff_dist.data.xarrays import open_xarray
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.pca.fit import project
@@ -248,6 +249,16 @@ class TestResults:
         out = xr.open_zarr(tmp_path / "pca.zarr", consolidated=False, chunks=None)
         for i in range(2):
             np.testing.assert_allclose(out[f"component_{i}"], scores[..., i], rtol=1e-6, atol=1e-7)  # float32
+
+
+def test_a_target_may_have_the_name_of_an_input(cube):
+    later = cube.rain.shift(time=-1)
+    rows = all_rows(open_xarray(cube[["rain"]], later))
+    here = (cube.rain.notnull() & later.notnull()).values
+    np.testing.assert_array_equal(
+        sorted_rows(np.column_stack([rows.X, rows.y])),
+        sorted_rows(np.stack([cube.rain.values[here], later.values[here]], axis=1)),
+    )
 
 
 def test_a_map_and_a_time_give_the_grid_of_the_target(tmp_path, place, cube):
