@@ -70,7 +70,16 @@ def open_xarray(
 
 
 def group_by(dataset: grids.GridDataset, groups: Any) -> labelled.GroupedDataset:
-    """Return rows of a grid whose groups are the values of a DataArray of some of its dimensions."""
+    """Return rows of a grid whose groups are the values of a DataArray of some of its dimensions.
+
+    Raises DataError if it has other dimensions, or other coordinates than a grid of xarray.
+    """
+    sizes = dict(zip(dataset.grid.dims, dataset.grid.shape, strict=True))
+    for known in dataset.variables:
+        if isinstance(known, XarrayVariable):
+            _check_coordinates(known.array, groups, "groups")
+    if not groups.sizes.items() <= sizes.items():
+        raise DataError(f"`groups` is of {dict(groups.sizes)} cells; expected some dimensions of {sizes}")
     variable = _xarray_variable("groups", groups)
     return dataset.cut((variable, np.unique(grids.read_whole(variable))[1:]))
 

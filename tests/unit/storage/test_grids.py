@@ -338,6 +338,13 @@ def two_systems():
     return fit(cube[["rain"]], cube.temperature.assign_coords(crs=other))
 
 
+def grouped(change):
+    cube = make_cube(4)
+    return RFFRidge(**PLAIN | {"alpha": "cv"}, cv=GroupFolds(2)).fit(
+        cube[["rain"]], cube.temperature, groups=change(cube.lat > 0)
+    )
+
+
 def all_missing():
     cube = make_cube(4)
     return fit(cube[["rain"]] * np.nan, cube.temperature)
@@ -348,6 +355,15 @@ def all_missing():
     once(fewer, "rain", "temperature", "lat", 20, 3, error=DataError),
     once(in_space_and_time, "rain", "time", error=DataError),
     once(two_systems, "latitude_longitude", "transverse_mercator", error=DataError),
+    once(
+        partial(grouped, lambda groups: groups.assign_coords(lat=groups.lat + 1)),
+        "groups",
+        "lat",
+        error=DataError,
+    ),
+    once(
+        partial(grouped, lambda groups: groups.drop_vars("lat")[:3]), "groups", "lat", 3, 20, error=DataError
+    ),
     once(all_missing, "rain", "temperature", error=DataError),
     once(partial(days_since_1970, "days since 2000-01-01", "360_day", "t"), "t", "360_day", error=DataError),
     once(partial(days_since_1970, "fortnights since 2000-01-01", "standard", "t"), "t", error=DataError),
