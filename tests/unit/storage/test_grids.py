@@ -9,7 +9,7 @@ import xarray as xr
 import zarr
 from sklearn.linear_model import Ridge
 
-from rff_dist import RFFPCA, RFFKMeans, RFFRidge
+from rff_dist import RFFPCA, RFFClassifier, RFFKMeans, RFFRidge
 from rff_dist.data.blocks import Block
 from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
 from rff_dist.data.grids import MAX_CELLS, cut_grid, days_since_1970
@@ -259,6 +259,21 @@ def test_a_target_may_have_the_name_of_an_input(cube):
         sorted_rows(np.column_stack([rows.X, rows.y])),
         sorted_rows(np.stack([cube.rain.values[here], later.values[here]], axis=1)),
     )
+
+
+def test_classes_of_xarray_are_a_grid(cube):
+    inputs, kinds = cube[["rain", "elevation"]], (cube.temperature > 1).astype("int8").rename("kind")
+    how = {**PLAIN, "length_scale": 1.0}
+    on_grid = RFFClassifier(**how).fit(inputs, kinds)
+    X, y = np.hsplit(stacked(cube.assign(kind=kinds), "rain", "elevation", "kind"), [2])
+    here = ~np.isnan(X[:, 0])
+    on_rows = RFFClassifier(**how).fit(X[here].astype("f4"), y[here, 0].astype(int))
+    found = on_grid.predict(inputs)
+    assert found.dims == cube.rain.dims
+    assert found.isnull().values.ravel().tolist() == (~here).tolist()
+    # rows are summed in another order, which only moves a decision next to 0
+    assert np.mean(found.values.ravel()[here] == on_rows.predict(X[here])) > 0.999
+    assert on_grid.score(inputs, kinds) == pytest.approx(on_rows.score(X[here], y[here, 0]), abs=1e-3)
 
 
 def test_a_map_and_a_time_give_the_grid_of_the_target(tmp_path, place, cube):
