@@ -222,6 +222,9 @@ def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
         elif hasattr(estimator, "feature_names_in_"):
             del estimator.feature_names_in_
         return
+    if isinstance(dataset, grids.GridDataset):
+        card = getattr(vars(estimator).get("_fitted"), "card", {})  # principal components have none
+        grids.reference_of([card.get("reference", {}), dataset.reference])
     # in scikit-learn's own words, which its conformance tests look for
     if dataset.n_features != estimator.n_features_in_:
         raise DataError(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rff_dist.data.blocks import BlockTask, Dataset, RowParts, Rows, check_finite
-from rff_dist.data.grids import GridDataset
+from rff_dist.data.grids import GridDataset, reference_of
 from rff_dist.engines import progress, resuming
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError
@@ -189,8 +189,10 @@ class ModelOfColumns(Protocol):
 def check_dataset(dataset: Dataset, model: ModelOfColumns) -> None:
     """Check that a dataset has the columns that a model was trained on.
 
-    Raises DataError if it has another number of columns, or other names.
+    Raises DataError if it has another number of columns, other names, or another reference system.
     """
+    if isinstance(dataset, GridDataset):
+        reference_of([model.card.get("reference", {}), dataset.reference])
     n_features = model.feature_map.n_features
     if dataset.n_features != n_features:
         raise DataError(

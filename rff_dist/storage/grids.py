@@ -8,7 +8,7 @@ import logging
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -208,10 +208,9 @@ def open_grid(
         version=group.version,
         missing_chunks=missing_chunks,
     )
-    mappings = {
-        str(v.attributes["grid_mapping"]) for v in dataset.variables if "grid_mapping" in v.attributes
-    }
-    grids.check_reference([dict(_array(group, name).attrs) for name in mappings & names])
+    mappings = sorted(grids.mappings_of(dataset.variables) & names)
+    reference = grids.reference_of([dict(_array(group, name).attrs) for name in mappings])
+    dataset = replace(dataset, reference=reference)
     for name, times in grids.repeated_reads(dataset).items():
         _log.warning(
             "the chunks of %r do not fit the pieces of %s cells in which the grid is read: each pass decodes "

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from matplotlib.colors import to_rgb
 
 from tests.command_line import PLAIN, document, refusal, run
@@ -75,6 +76,21 @@ def test_clusters_of_a_grid_are_a_grid(folder):
     assert out.attrs["flag_values"] == [0, 1, 2, 3]
     assert out.attrs["flag_meanings"].split()[3] == "cluster_3"
     assert len({to_rgb(colour) for colour in out.attrs["flag_colors"].split()}) == 4
+
+
+def test_a_grid_of_another_system_or_calendar_is_not_predicted(folder, tmp_path):
+    cube = opened(folder / "cube.zarr").load().drop_encoding()
+    crs = cube.crs.assign_attrs(grid_mapping_name="transverse_mercator")
+    write_cube(tmp_path / "projected.zarr", cube.assign_coords(crs=crs))
+    write_cube(tmp_path / "noleap.zarr", cube)
+    zarr.open_array(tmp_path / "noleap.zarr" / "time").attrs["calendar"] = "noleap"
+    for name, words in (
+        ("projected", ("latitude_longitude", "transverse_mercator")),
+        ("noleap", ("time", "noleap")),
+    ):
+        job = ["predict", folder / "model", tmp_path / f"{name}.zarr", tmp_path / "o.zarr", "--serial"]
+        said = refusal(65, *job)
+        assert all(word in said for word in words), said
 
 
 def test_what_does_not_suit_a_grid_is_refused(folder):

@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 from rff_dist import RFFPCA, RFFClassifier, RFFKMeans, RFFRidge
 from rff_dist.data.blocks import Block
 from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
-from rff_dist.data.grids import MAX_CELLS, cut_grid, days_since_1970
+from rff_dist.data.grids import MAX_CELLS, cut_grid, days_since_1970, reference_of
 from rff_dist.data.xarrays import open_xarray
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
@@ -360,6 +360,13 @@ def grouped(change):
     )
 
 
+def predicted_elsewhere(estimator):
+    cube = make_cube(4)
+    fitted = estimator.fit(cube[["rain"]], (cube.temperature > 1).astype(int))
+    other = cube.crs.assign_attrs(grid_mapping_name="transverse_mercator")
+    return fitted.predict(cube[["rain"]].assign_coords(crs=other))
+
+
 def all_missing():
     cube = make_cube(4)
     return fit(cube[["rain"]] * np.nan, cube.temperature)
@@ -370,6 +377,18 @@ def all_missing():
     once(fewer, "rain", "temperature", "lat", 20, 3, error=DataError),
     once(in_space_and_time, "rain", "time", error=DataError),
     once(two_systems, "latitude_longitude", "transverse_mercator", error=DataError),
+    once(
+        partial(predicted_elsewhere, RFFRidge(**PLAIN)),
+        "latitude_longitude",
+        "transverse_mercator",
+        error=DataError,
+    ),
+    once(
+        partial(predicted_elsewhere, RFFClassifier(**PLAIN)),
+        "latitude_longitude",
+        "transverse_mercator",
+        error=DataError,
+    ),
     once(
         partial(grouped, lambda groups: groups.assign_coords(lat=groups.lat + 1)),
         "groups",
@@ -411,6 +430,28 @@ def test_stored_variables_of_two_reference_systems_are_refused(tmp_path):
         group.create_array(name, data=np.eye(4), dimension_names=["y", "x"], attributes=attributes)
     with refuses(DataError, "EPSG:4326", "EPSG:32633"):
         open_dataset(tmp_path / "c.zarr", x=["a"], y="b")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"crs_wkt": 'PROJCRS["a",ID["EPSG",32633]]'}, {"crs_wkt": 'PROJCS["b",AUTHORITY["EPSG","32633"]]'}),
+        ({"standard_parallel": [33, 45]}, {"standard_parallel": np.array([33.0, 45.0])}),
+        ({"crs_wkt": "a"}, {"grid_mapping_name": "latitude_longitude"}),  # nothing to compare
+    ],
+)
+def test_one_reference_system_may_be_written_in_two_ways(one, other):
+    assert reference_of([one, other]) == reference_of([one]) | reference_of([other])
+
+
+def test_the_reference_system_of_a_grid_with_two_mappings_is_the_first(tmp_path):
+    group = zarr.create_group(tmp_path / "c.zarr")
+    for name in ("utm", "geographic"):
+        group.create_array(name, data=np.zeros(()), attributes={"grid_mapping_name": name})
+    attributes = {"grid_mapping": "utm: x y geographic: lat lon"}
+    group.create_array("a", data=np.eye(4), dimension_names=["y", "x"], attributes=attributes)
+    found = open_dataset(tmp_path / "c.zarr", x=["a"], y=None)
+    assert found.reference == {"grid_mapping_name": "utm"}
 
 
 @pytest.mark.slow
