@@ -125,7 +125,7 @@ class Predict:
     output: str = fields.option(
         "Path or URL of the Zarr group to write, with the array 'predictions' or 'labels'; of a grid a grid, "
         "with the variable 'prediction' or 'labels'. A name that ends in .parquet, .csv or .csv.gz writes a "
-        "table. A stopped job goes on when it is repeated; from tables, on grids and into object stores it "
+        "table. A stopped job goes on when it is repeated; from tables and into object stores it "
         "begins again.",
         argument=True,
         unit="OUT",

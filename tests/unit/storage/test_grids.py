@@ -1,6 +1,7 @@
 """A grid is read as rows, and what is predicted for these is a grid again."""
 
 import pickle
+import shutil
 from functools import partial
 
 import numpy as np
@@ -10,17 +11,21 @@ import zarr
 from sklearn.linear_model import Ridge
 
 from rff_dist import RFFPCA, RFFClassifier, RFFKMeans, RFFRidge
+from rff_dist.data import blocks as data_blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
 from rff_dist.data.grids import MAX_CELLS, cut_grid, days_since_1970, reference_of
 from rff_dist.data.xarrays import open_xarray
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.fitting import predicting
 from rff_dist.pca.fit import project
 from rff_dist.ridge.predict import predict
 from rff_dist.statistics import inspection
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.grids import fold_by_time
+from rff_dist.storage.grids import GridOutput, fold_by_time
+from rff_dist.storage.locations import parse_location
+from rff_dist.workbench.jobs import steps
 from tests.grids import CHUNKS, NOISE, make_cube, stacked, write_cube
 from tests.refusals import for_each_refusal, once, refuses
 
@@ -274,6 +279,47 @@ def test_classes_of_xarray_are_a_grid(cube):
     # rows are summed in another order, which only moves a decision next to 0
     assert np.mean(found.values.ravel()[here] == on_rows.predict(X[here])) > 0.999
     assert on_grid.score(inputs, kinds) == pytest.approx(on_rows.score(X[here], y[here, 0]), abs=1e-3)
+
+
+@pytest.mark.parametrize("damage", ["killed", "half a chunk", "no variables", "an older map"])
+def test_a_map_that_was_stopped_goes_on_where_it_was(tmp_path, place, dataset, damage, monkeypatch):
+    monkeypatch.setattr(data_blocks, "MIN_BLOCK_ROWS", 1)  # for more pieces
+    model, rows = RFFRidge(**PLAIN).fit(dataset).model_, open_dataset(place, x=INPUTS, y=None)
+    predict(rows, model, tmp_path / "whole", engine=SerialEngine())
+    monkeypatch.setattr(predicting, "WORTH_KEEPING_S", 0.0)
+    written, write = [], GridOutput.write
+
+    def stops(output, block, values):
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        write(output, block, values)
+        written.append(block)
+
+    def score():
+        engine = SerialEngine()
+        with steps.resumable(engine, parse_location(str(tmp_path / "map"))):
+            predict(rows, model, tmp_path / "map", engine=engine, overwrite=damage == "an older map")
+
+    if damage == "an older map":
+        write_cube(tmp_path / "map")
+    monkeypatch.setattr(GridOutput, "write", stops)
+    with pytest.raises(KeyboardInterrupt):
+        score()
+    older = tmp_path / "map/temperature"
+    assert (tmp_path / "map").exists() == older.exists() == (damage == "an older map")
+    [staged] = tmp_path.glob(".*map*/output-*/prediction")
+    if damage == "half a chunk":
+        chunk = min(path for path in (staged / "c").rglob("*") if path.is_file())
+        chunk.write_bytes(chunk.read_bytes()[:-9])
+    elif damage == "no variables":
+        shutil.rmtree(staged)
+    written.clear()
+    monkeypatch.setattr(GridOutput, "write", lambda *given: (write(*given), written.append(given[1])))
+    score()
+    again = {"half a chunk": 1, "no variables": 3}.get(damage, 0)
+    assert len(written) == len(inspection.blocks_of(rows)) - 3 + again
+    found, whole = (xr.open_zarr(tmp_path / n, consolidated=False) for n in ("map", "whole"))
+    xr.testing.assert_identical(found, whole)
 
 
 def test_a_map_and_a_time_give_the_grid_of_the_target(tmp_path, place, cube):
