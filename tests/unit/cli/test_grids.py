@@ -6,6 +6,7 @@ import xarray as xr
 import zarr
 from matplotlib.colors import to_rgb
 
+from rff_dist import RFFPCA
 from tests.command_line import PLAIN, document, refusal, run
 from tests.grids import NOISE, write_cube
 
@@ -76,6 +77,26 @@ def test_clusters_of_a_grid_are_a_grid(folder):
     assert out.attrs["flag_values"] == [0, 1, 2, 3]
     assert out.attrs["flag_meanings"].split()[3] == "cluster_3"
     assert len({to_rgb(colour) for colour in out.attrs["flag_colors"].split()}) == 4
+
+
+def test_principal_components_of_a_grid_are_a_grid(folder):
+    words = ["--inputs", "rain,elevation", "--n-clusters", "3", "--length-scale", "1", *FEW, "--seed", "0"]
+    place, model = folder / "components.zarr", folder / "spaces"
+    wanted = ["--n-principal", "2", "--principal"]
+    found = document("cluster", folder / "cube.zarr", place, "--model", model, *wanted, *words)
+    assert found["arrays"] == ["labels", "principal"]
+    out, cube = opened(place), opened(folder / "cube.zarr")
+    how = {"length_scale": 1.0, "features": "fourier", "random_state": 0}
+    scores = RFFPCA(2, n_random_features=64, **how).fit_transform(cube[["rain", "elevation"]])
+    for i in range(2):
+        np.testing.assert_allclose(out[f"principal_{i}"], scores[..., i], atol=1e-6)  # stored as float32
+    document("predict", model, folder / "cube.zarr", folder / "later.zarr", "--principal", "--serial")
+    xr.testing.assert_identical(opened(folder / "later.zarr"), out)
+    said = refusal(2, "cluster", folder / "cube.zarr", folder / "none.zarr", "--principal", *words)
+    assert "`n_principal`" in said
+    document("cluster", folder / "cube.zarr", folder / "l.zarr", "--model", folder / "plain", *words)
+    predict = ["predict", folder / "plain", folder / "cube.zarr", folder / "none.zarr", "--principal"]
+    assert "`n_principal`" in refusal(2, *predict, "--serial")
 
 
 def test_a_grid_of_another_system_or_calendar_is_not_predicted(folder, tmp_path):
