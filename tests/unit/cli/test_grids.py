@@ -1,5 +1,6 @@
 """The commands take a grid and write one."""
 
+import icechunk
 import numpy as np
 import pytest
 import xarray as xr
@@ -7,6 +8,7 @@ import zarr
 from matplotlib.colors import to_rgb
 
 from rff_dist import RFFPCA
+from rff_dist.storage.locations import open_store, parse_location
 from tests.command_line import PLAIN, document, refusal, run
 from tests.grids import NOISE, write_cube
 
@@ -112,6 +114,31 @@ def test_a_grid_of_another_system_or_calendar_is_not_predicted(folder, tmp_path)
         job = ["predict", folder / "model", tmp_path / f"{name}.zarr", tmp_path / "o.zarr", "--serial"]
         said = refusal(65, *job)
         assert all(word in said for word in words), said
+
+
+@pytest.mark.s3
+def test_a_grid_in_an_object_store_or_with_versions_gives_the_same_map(folder, server, tmp_path):
+    cube = opened(folder / "cube.zarr").load().drop_encoding()
+    cube.to_zarr(open_store(parse_location(server.url("cube.zarr")), read_only=False), consolidated=False)
+    storage = icechunk.local_filesystem_storage(str(tmp_path / "versions"))
+    session = icechunk.Repository.create(storage).writable_session("main")
+    cube.to_zarr(session.store, consolidated=False)
+    session.commit("a cube")
+    cube.to_zarr(tmp_path / "plain.zarr", consolidated=False)
+    words = ["--target", "temperature", "--inputs", "rain,elevation,time", *PLAIN, *FEW, "--alpha", "0.01"]
+    maps, digests = [], set()
+    for data, place in (
+        (tmp_path / "plain.zarr", str(tmp_path)),
+        (server.url("cube.zarr"), server.url("maps")),
+        (tmp_path / "versions", str(tmp_path / "v")),
+    ):
+        digests.add(document("fit", data, f"{place}/m", *words)["digest"])
+        document("predict", f"{place}/m", data, f"{place}/map.zarr", "--std", "--serial")
+        store = open_store(parse_location(f"{place}/map.zarr"), read_only=True)
+        maps.append(xr.open_zarr(store, consolidated=False, chunks=None).load())
+    assert len(digests) == 1
+    for other in maps[1:]:
+        xr.testing.assert_equal(other, maps[0])
 
 
 def test_what_does_not_suit_a_grid_is_refused(folder):
