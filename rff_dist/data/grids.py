@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -33,6 +33,11 @@ _SINCE = re.compile(
 )
 _NAMES = {"day": "d", "hour": "h", "hr": "h", "minute": "m", "min": "m", "second": "s", "sec": "s"}
 _NAMES |= {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
+# What describes a coordinate reference system. Well-known text ends in its number, if it has one.
+_SYSTEM = re.compile(
+    "crs_wkt|spatial_ref|grid_mapping_name|standard_parallel|.*_(meridian|projection_origin)"
+)
+_EPSG = re.compile(r'(?:ID|AUTHORITY)\["EPSG",\s*"?(\d+)"?\]\]\s*$')
 
 type Slices = tuple[slice, ...]
 
@@ -181,6 +186,7 @@ class GridDataset(blocks.Dataset):
     `weight`: variable of sample weights, or None.
     `cells_of`: int64 array of shape (n_pieces,). Rows of each piece.
     `cuts`: variables and the ascending values at which they are cut; cells between the same ones are a group.
+    `reference`: of `reference_of`.
     """
 
     grid: Grid
@@ -193,6 +199,7 @@ class GridDataset(blocks.Dataset):
     missing_chunks: str = "error"
     known: tuple[Variable, ...] = ()
     cuts: tuple[tuple[Variable, FloatArray], ...] = ()
+    reference: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def feature_names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -240,7 +247,7 @@ class GridDataset(blocks.Dataset):
         others = [column.variable for column in self.inputs]
         weight = [] if self.weight is None else [self.weight]
         found = [*others, *self.targets, *self.known, *weight]
-        return list({variable.name: variable for variable in found}.values())
+        return list(dict.fromkeys(found))
 
     def read(self, block: blocks.Block) -> blocks.Rows:
         parts = []
@@ -353,7 +360,7 @@ class GridDataset(blocks.Dataset):
             return kept[1]  # type: ignore[no-any-return]
         region = self.grid.region(number)
         shape = tuple(part.stop - part.start for part in region)
-        found = {variable.name: read_aligned(variable, self.grid, region) for variable in self.variables}
+        found = {variable: read_aligned(variable, self.grid, region) for variable in self.variables}
         here = _present(found.values(), shape)
 
         def rows_of(values: NDArray[Any], dtype: Any = np.float64) -> NDArray[Any]:
@@ -367,9 +374,9 @@ class GridDataset(blocks.Dataset):
             )
         X = np.empty((len(cells), self.n_features), self.dtype)
         for j, column in enumerate(self.inputs):
-            X[:, j] = rows_of(column.of(found[column.variable.name]), self.dtype)
-        y = [rows_of(found[variable.name]) for variable in self.targets]
-        weight = None if self.weight is None else rows_of(found[self.weight.name])
+            X[:, j] = rows_of(column.of(found[column.variable]), self.dtype)
+        y = [rows_of(found[variable]) for variable in self.targets]
+        weight = None if self.weight is None else rows_of(found[self.weight])
         groups = self._groups(region)
         piece = (
             X,
@@ -522,16 +529,27 @@ class GridColumn:
         return columns.check_values(values[:, 0], self.dataset.target_names[0], rows).astype(np.int64)
 
 
-def check_reference(attributes: Sequence[Mapping[str, Any]]) -> None:
-    """Check that grid mappings have one coordinate reference system; raises DataError."""
-    for key in ("crs_wkt", "spatial_ref", "grid_mapping_name"):
-        systems = sorted({str(found[key]) for found in attributes if key in found})
-        if len(systems) > 1:
-            first, second = (text[:60] for text in systems[:2])
+def mappings_of(variables: Sequence[Variable]) -> set[str]:
+    """Return the names of the grid mappings of variables; where none is named, the usual ones."""
+    listed = [str(variable.attributes.get("grid_mapping", "")).split() for variable in variables]
+    # of several ("utm: x y geographic: lat lon") the first
+    return {words[0].rstrip(":") for words in listed if words} or {"spatial_ref", "crs"}
+
+
+def reference_of(attributes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the one coordinate reference system of grid mappings; raises DataError if they differ."""
+    found: dict[str, str] = {}
+    for key, value in ((k, v) for of in attributes for k, v in of.items() if _SYSTEM.fullmatch(k)):
+        # numbers in one form: attributes may hold 3, 3.0, lists or arrays
+        system = value if isinstance(value, str) else str(np.ravel(value).astype(float).tolist())
+        if (match := _EPSG.search(system)) is not None:
+            system = f"EPSG:{match[1]}"
+        if found.setdefault(key, system) != system:
             raise DataError(
-                f"variables have {len(systems)} coordinate reference systems, {first!r} and {second!r}; "
-                "expected one. Reproject them to one grid first"
+                f"there are several coordinate reference systems: {key!r} is {found[key][:60]!r} and "
+                f"{system[:60]!r}; expected one, for training and prediction too. Reproject to one grid first"
             )
+    return found
 
 
 # -- times -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,13 +64,26 @@ def open_xarray(
     named = [str(name) for name in X.data_vars] if inputs is None else inputs
     targets = [] if y is None else list(y.data_vars.values()) if hasattr(y, "data_vars") else [y]
     weight = None if sample_weight is None else _xarray_variable("sample_weight", sample_weight)
-    return grids.grid_of(
+    dataset = grids.grid_of(
         grids.columns_of(named, find), [_xarray_variable(str(t.name or "y"), t) for t in targets], weight
     )
+    parts, mappings = [X, *others.values()], grids.mappings_of(dataset.variables)
+    coordinates = (part.coords for part in parts if part is not None)
+    found = [part[name].attrs for part in coordinates for name in sorted(mappings & set(part))]
+    return replace(dataset, reference=grids.reference_of(found))
 
 
 def group_by(dataset: grids.GridDataset, groups: Any) -> labelled.GroupedDataset:
-    """Return rows of a grid whose groups are the values of a DataArray of some of its dimensions."""
+    """Return rows of a grid whose groups are the values of a DataArray of some of its dimensions.
+
+    Raises DataError if it has other dimensions, or other coordinates than a grid of xarray.
+    """
+    sizes = dict(zip(dataset.grid.dims, dataset.grid.shape, strict=True))
+    for known in dataset.variables:
+        if isinstance(known, XarrayVariable):
+            _check_coordinates(known.array, groups, "groups")
+    if not groups.sizes.items() <= sizes.items():
+        raise DataError(f"`groups` is of {dict(groups.sizes)} cells; expected some dimensions of {sizes}")
     variable = _xarray_variable("groups", groups)
     return dataset.cut((variable, np.unique(grids.read_whole(variable))[1:]))
 
@@ -93,18 +106,16 @@ def _xarray_variable(name: str, array: Any) -> XarrayVariable:
         dtype=np.dtype(np.float64) if is_time else array.dtype,
         may_miss=array.dtype.kind in "fM",
         is_time=is_time,
-        attributes=array.attrs,
+        attributes=array.encoding | array.attrs,
         can_travel=False,
         array=array,
     )
 
 
 def _check_coordinates(X: Any, other: Any, name: str) -> None:
-    for key in set(X.coords) & set(other.coords):
+    for key in set(X.coords) & set(other.coords) & set(X.dims):
         here, there = X.coords[key], other.coords[key]
-        if key not in X.dims:
-            grids.check_reference([here.attrs, there.attrs])
-        elif not np.array_equal(here.values, there.values):
+        if not np.array_equal(here.values, there.values):
             raise DataError(
                 f"`{name}` has other coordinates along {key!r} than X: {len(there)} from {there.values[0]} "
                 f"to {there.values[-1]}, and X {len(here)} from {here.values[0]} to {here.values[-1]}. Align "

@@ -140,6 +140,8 @@ def as_labelled(
         raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
     if is_in_memory(X):
         return _checked_labels(estimator, X, y, sample_weight, reset=reset)
+    if xarrays.is_xarray(X):
+        X, y, sample_weight = xarrays.open_xarray(X, y, sample_weight), None, None
     if _is_stored(X):
         if sample_weight is not None:
             raise DataError("`sample_weight` belongs to the dataset: leave it out, or pass arrays")
@@ -220,6 +222,9 @@ def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
         elif hasattr(estimator, "feature_names_in_"):
             del estimator.feature_names_in_
         return
+    if isinstance(dataset, grids.GridDataset):
+        card = getattr(vars(estimator).get("_fitted"), "card", {})  # principal components have none
+        grids.reference_of([card.get("reference", {}), dataset.reference])
     # in scikit-learn's own words, which its conformance tests look for
     if dataset.n_features != estimator.n_features_in_:
         raise DataError(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rff_dist.data.blocks import BlockTask, Dataset, RowParts, Rows, check_finite
-from rff_dist.data.grids import GridDataset
+from rff_dist.data.grids import GridDataset, reference_of
 from rff_dist.engines import progress, resuming
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError
@@ -108,31 +108,25 @@ def write_output[S](
 
     If the rows have ids, these are written next to them as `id`. After an error nothing is left of the
     output, unless the engine has a ledger: the rows that were written are then kept for a job that does the
-    same. If the rows are cells of a grid, the results are variables on it, which a job begins again.
+    same. If the rows are cells of a grid, the results are variables on it.
 
     `layout`: by `layout_of`.
     `attributes`: with these the output is finished and appears at `url`. With None the caller finishes or
       discards it.
     """
-    if isinstance(dataset, GridDataset):
-        with_cells = partial(_with_cells, compute=compute, layout=layout)
-        pieces = inspection.blocks_of(dataset, max_rows=dataset.n_samples)
-        created = grids.create_grid_output(url, dataset, layout, overwrite=overwrite)
-        try:
-            engine.map_write(BlockTask(dataset, with_cells), pieces, state, created, label=label)
-            dataset.check_unchanged()
-            if attributes is not None:
-                created.finish(attributes)
-        except BaseException:  # interrupts too
-            created.discard()
-            raise
-        return created
     blocks = inspection.blocks_of(dataset)
-    inputs = [] if dataset.url is None else [dataset.url]
+    if isinstance(dataset, GridDataset):  # whole pieces
+        blocks = inspection.blocks_of(dataset, max_rows=dataset.n_samples)
+        compute = partial(_with_cells, compute=compute, layout=layout)
     task, place = BlockTask(dataset, compute), None
     if engine.ledger is not None and (name := resuming.name_pass(task, blocks, (state, layout))) is not None:
         place = engine.ledger.output(name)
-    output = outputs.create_output(url, layout, inputs=inputs, overwrite=overwrite, place=place)
+    output: outputs.Output | grids.GridOutput
+    if isinstance(dataset, GridDataset):
+        output = grids.create_grid_output(url, dataset, layout, overwrite=overwrite, place=place)
+    else:
+        inputs = [] if dataset.url is None else [dataset.url]
+        output = outputs.create_output(url, layout, inputs=inputs, overwrite=overwrite, place=place)
     begun, n_kept = time.perf_counter(), 0
     try:
         missing = [block for block in blocks if not output.holds(block)]
@@ -141,7 +135,7 @@ def write_output[S](
         if missing:
             engine.map_write(task, missing, state, output, label=label)
         dataset.check_unchanged()
-        if (ids := columns.ids_of(dataset)) is not None:
+        if isinstance(output, outputs.Output) and (ids := columns.ids_of(dataset)) is not None:
             output.add(columns.ID, ids)
         if attributes is not None:
             output.finish(attributes)
@@ -189,8 +183,10 @@ class ModelOfColumns(Protocol):
 def check_dataset(dataset: Dataset, model: ModelOfColumns) -> None:
     """Check that a dataset has the columns that a model was trained on.
 
-    Raises DataError if it has another number of columns, or other names.
+    Raises DataError if it has another number of columns, other names, or another reference system.
     """
+    if isinstance(dataset, GridDataset):
+        reference_of([model.card.get("reference", {}), dataset.reference])
     n_features = model.feature_map.n_features
     if dataset.n_features != n_features:
         raise DataError(

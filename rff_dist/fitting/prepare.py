@@ -103,7 +103,9 @@ def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
     if prefix is not None:
         # an update compares it with the fingerprint of the first rows of data that have grown since
         facts["prefix_fingerprint"] = prefix
-    attributes = attributes_of(dataset)
+    attributes, reference = attributes_of(dataset), getattr(_innermost(dataset), "reference", {})
+    if reference:
+        facts["reference"] = dict(reference)
     if (table := sources.followed_table(attributes)) is not None:
         facts["data_table"] = table
     if (recipe := attributes.get("recipe")) is not None:
@@ -119,7 +121,11 @@ def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
 
 def attributes_of(dataset: blocks.Dataset) -> Mapping[str, Any]:
     """Return the attributes stored next to a dataset's arrays; none for a dataset in memory."""
+    attributes: Mapping[str, Any] = getattr(_innermost(dataset), "attributes", {})
+    return attributes
+
+
+def _innermost(dataset: blocks.Dataset) -> blocks.Dataset:
     while isinstance(dataset, labelled.ExtendedDataset):
         dataset = dataset.source
-    attributes: Mapping[str, Any] = getattr(dataset, "attributes", {})
-    return attributes
+    return dataset

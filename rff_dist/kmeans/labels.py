@@ -13,7 +13,8 @@ from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.features.composed import PrincipalFeatureMap
 from rff_dist.fitting import predicting
 from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.statistics import inspection
@@ -68,20 +69,21 @@ def write_labels(
     *,
     engine: Engine,
     distances: bool = False,
+    principal: bool = False,
     overwrite: bool = False,
 ) -> int:
     """Write each row's cluster to a new Zarr group, as the int32 array `labels`.
 
     With `distances`, the float64 array `distances` of shape (n_samples, n_clusters) holds the distances to
-    all centres. The pass is idempotent, and the output appears at `url` when it is complete.
+    all centres. With `principal`, the one of that name holds the principal components that were clustered.
+    The pass is idempotent, and the output appears at `url` when it is complete.
 
     Returns `n_samples`: rows written.
     Raises DataError if the dataset does not fit the clusters, or values are not finite; StorageError if the
       output exists and `overwrite` is False, or cannot be written.
     """
-    with stage_labels(
-        dataset, clusters, url, engine=engine, distances=distances, overwrite=overwrite
-    ) as staged:
+    how: dict[str, Any] = {"distances": distances, "principal": principal, "overwrite": overwrite}
+    with stage_labels(dataset, clusters, url, engine=engine, **how) as staged:
         staged.publish()
     return staged.n_samples
 
@@ -122,17 +124,27 @@ def stage_labels(
     *,
     engine: Engine,
     distances: bool = False,
+    principal: bool = False,
     overwrite: bool = False,
 ) -> StagedLabels:
     """Write labels as `write_labels` does, but do not publish them yet.
 
     The model that they belong to, say, can be stored before: a reader then finds both or neither.
+
+    Raises InvalidParameterError if `principal` is asked of clusters that were not found in components.
     """
+    if principal and not isinstance(clusters.feature_map, PrincipalFeatureMap):
+        raise InvalidParameterError(
+            "`principal` is wanted, but these clusters were not found in principal components; give "
+            "`n_principal` when clustering, or leave it out"
+        )
     predicting.check_dataset(dataset, clusters)
     dataset = dataset.without_targets()
     fields: list[Any] = [("labels", np.int32)]
     if distances:
         fields.append(("distances", np.float64, (clusters.n_clusters,)))
+    if principal:
+        fields.append(("principal", np.float64, (clusters.feature_map.n_components,)))
     dtype = np.dtype(fields)
     output = predicting.write_output(
         dataset,
@@ -156,6 +168,8 @@ def _labelled_rows(rows: Rows, state: lloyd_pass.Centres, *, dtype: np.dtype[Any
     labelled["labels"] = lloyd_pass.label_rows(rows, state)
     if "distances" in (dtype.names or ()):
         labelled["distances"] = lloyd_pass.centre_distances(rows, state)
+    if "principal" in (dtype.names or ()):
+        labelled["principal"] = state.feature_map.transform(rows.X)
     return labelled
 
 

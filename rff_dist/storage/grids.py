@@ -8,7 +8,7 @@ import logging
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -208,10 +208,9 @@ def open_grid(
         version=group.version,
         missing_chunks=missing_chunks,
     )
-    mappings = {
-        str(v.attributes["grid_mapping"]) for v in dataset.variables if "grid_mapping" in v.attributes
-    }
-    grids.check_reference([dict(_array(group, name).attrs) for name in mappings & names])
+    mappings = sorted(grids.mappings_of(dataset.variables) & names)
+    reference = grids.reference_of([dict(_array(group, name).attrs) for name in mappings])
+    dataset = replace(dataset, reference=reference)
     for name, times in grids.repeated_reads(dataset).items():
         _log.warning(
             "the chunks of %r do not fit the pieces of %s cells in which the grid is read: each pass decodes "
@@ -293,12 +292,14 @@ class GridOutput:
 
     `layout`: of the rows.
     `grid`, `edges`: of the dataset whose rows these are.
+    `is_begun`: whether a stopped job may have written some of the pieces.
     """
 
     place: output_places.Place
     layout: Layout
     grid: grids.Grid
     edges: NDArray[np.int64]
+    is_begun: bool = False
 
     @property
     def url(self) -> str:
@@ -309,7 +310,7 @@ class GridOutput:
         return self.layout.n_samples
 
     def write(self, block: blocks.Block, values: NDArray[Any], /) -> None:
-        """Write the rows of one piece; `values` have the fields of `with_cells`."""
+        """Write the rows of one piece; `values` have those of `fields_of`."""
         number = int(np.searchsorted(self.edges, block.start, side="right")) - 1
         region = self.grid.region(number)
         shape = tuple(part.stop - part.start for part in region)
@@ -323,6 +324,34 @@ class GridOutput:
                     piece = np.full(shape, array.fill_value, array.dtype)
                     piece[cells] = results[:, j]
                     array[region] = piece
+
+    def _open(self) -> list[zarr.Array[Any]]:
+        store = locations.open_store(self.place.staged, read_only=True)
+        names = (name for names in variable_names(self.layout).values() for name in names)
+        return [zarr.open_array(store, path=name, mode="r") for name in names]
+
+    def has_arrays(self) -> bool:
+        """Return whether all variables exist, which are created after their coordinates."""
+        try:
+            return {array.shape for array in self._open()} == {self.grid.shape}
+        except Exception as error:  # a job that was killed early left none, or a part of one
+            _log.debug("%s is started again: %s", self.place.staged, locations.explain(error))
+            return False
+
+    def holds(self, block: blocks.Block) -> bool:
+        """Return whether all rows of a piece were written, and all their checksums are right."""
+        if not self.is_begun:
+            return False
+        region = self.grid.region(int(np.searchsorted(self.edges, block.start, side="right")) - 1)
+        try:
+            for array in self._open():
+                read = arrays.read_region(array, region, label=array.name)
+                missing = np.isnan(read) if read.dtype.kind == "f" else read == array.fill_value
+                if read.size - np.count_nonzero(missing) != block.n_samples:
+                    return False
+        except StorageError:
+            return False
+        return True
 
     def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
         """Write the attributes, and move the output to its place."""
@@ -354,7 +383,12 @@ def fields_of(layout: Layout) -> np.dtype[Any]:
 
 
 def create_grid_output(
-    url: str | os.PathLike[str], dataset: grids.GridDataset, layout: Layout, *, overwrite: bool = False
+    url: str | os.PathLike[str],
+    dataset: grids.GridDataset,
+    layout: Layout,
+    *,
+    overwrite: bool = False,
+    place: locations.Location | None = None,
 ) -> GridOutput:
     """Begin variables on the grid of a dataset: its dimensions, coordinates, chunks and grid mapping.
 
@@ -375,9 +409,15 @@ def create_grid_output(
     group, location = reference.group, locations.parse_location(url)
     sources = [] if group.url is None else [locations.parse_location(group.url)]
     output_places.check_output(location, overwrite=overwrite, inputs=sources)
-    place = output_places.Place.choose(location, overwrite=overwrite)
+    staged = place if location.is_local else None
+    chosen = output_places.Place.choose(location, overwrite=overwrite, staged=staged)
+    if staged is not None:
+        begun = GridOutput(chosen, layout, dataset.grid, dataset.edges, is_begun=True)
+        if begun.has_arrays():
+            return begun
+        output_places.discard(staged)
     kept = {key: value for key, value in group.attributes.items() if key != documents.MANIFEST}
-    created = place.create_group({**kept, documents.MANIFEST: {"state": "writing"}})
+    created = chosen.create_group({**kept, documents.MANIFEST: {"state": "writing"}})
     try:
         with locations.store_errors(f"{location} cannot be written"):
             for name in _coordinates(group, reference, dataset.grid.dims):
@@ -396,9 +436,9 @@ def create_grid_output(
                         attributes |= _flags(layout.meanings)
                     _create(created, name, base, dataset, reference, attributes)
     except Exception:
-        place.discard()
+        chosen.discard()
         raise
-    return GridOutput(place, layout, dataset.grid, dataset.edges)
+    return GridOutput(chosen, layout, dataset.grid, dataset.edges)
 
 
 def _flags(meanings: Mapping[int, str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 from prefect.logging import disable_run_logger
 
@@ -30,6 +31,7 @@ from rff_dist.workbench.jobs.specs import Clustering, Ingest, Predict, Train, Tu
 from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.jobs.train import train
 from tests import command_line
+from tests.grids import write_cube
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 
@@ -163,6 +165,23 @@ def test_predictions_have_the_same_bits_by_every_face(trained, folder, tmp_path)
     for array in ("predictions", "standard_deviations"):
         assert written(tmp_path, "a", array) == written(tmp_path, "b", array)
         assert written(tmp_path, "a", array) == written(tmp_path, "c", array)
+
+
+def test_a_map_has_the_same_bits_by_every_face(tmp_path):
+    data, maps = str(tmp_path / "cube.zarr"), [tmp_path / name for name in ("a", "b", "c")]
+    write_cube(data)
+    models = [str(tmp_path / f"{place.name}-model") for place in maps]
+    grid = {"target": "temperature", "inputs": ["rain", "elevation", "time"], "alpha": 0.01}
+    flags = ["--target", "temperature", "--inputs", "rain,elevation,time", "--alpha", "0.01", *SMALL_FLAGS]
+    by_command(JOBS[Train], [data, models[0]], flags)
+    by_command(JOBS[Predict], [models[0], data, maps[0]], ["--std", "--serial"])
+    for run, model, place in zip((by_flow, by_python), models[1:], maps[1:], strict=True):
+        run(JOBS[Train], {"data": data, "model": model, **grid, **SMALL})
+        run(JOBS[Predict], {"model": model, "data": data, "output": str(place), "std": True})
+    first, *others = (xr.open_zarr(place, consolidated=False, chunks=None) for place in maps)
+    assert set(first.data_vars) == {"prediction", "std"}
+    for other in others:
+        xr.testing.assert_equal(first, other)
 
 
 def test_an_update_has_the_same_bits_by_every_face(trained, folder, tmp_path):

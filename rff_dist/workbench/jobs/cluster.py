@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rff_dist import fields
 from rff_dist.data import blocks, columns
@@ -81,7 +80,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
             comparison = do("choose", _choose, dataset, found, job.space.seed, engine)
         clusters = found[0] if comparison is None else comparison.best
         # The labels appear when the centres are published.
-        how: dict[str, Any] = {"engine": engine, **fields.values_of(job, "distances", "overwrite")}
+        how = {"engine": engine, **fields.values_of(job, "distances", "principal", "overwrite")}
         with do.once("assign", kmeans_labels.stage_labels, dataset, clusters, job.output, **how) as labels:
             if known is not None:
                 agreement = do("compare", kmeans_labels.evaluate, dataset, known, clusters, engine=engine)

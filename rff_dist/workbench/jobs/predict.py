@@ -39,6 +39,7 @@ _EXTRAS = {
     "coverage": ("regression", "intervals", ["lower", "upper"]),
     "probabilities": ("classifier", "probabilities", ["probabilities"]),
     "distances": ("clusters", "distances", ["distances"]),
+    "principal": ("clusters", "principal components", ["principal"]),
 }
 
 
@@ -247,7 +248,7 @@ def _write_group(
     """Write a new Zarr group, and return the names of its `arrays`, and `n_samples`."""
     model: Any = scoring.model
     write: Callable[..., int] = kmeans_labels.write_labels
-    first, how = "labels", fields.values_of(job, "distances")
+    first, how = "labels", fields.values_of(job, "distances", "principal")
     if scoring.kind == "regression":
         first, write = "predictions", prediction.predict
         how = {"std": job.std, "coverage": job.coverage, "column_names": model.card.get("target_names")}

@@ -108,12 +108,17 @@ class Clustering:
         None,
     )
     distances: bool = fields.option("Write each row's distances to all centres too, as 'distances'.", False)
+    principal: bool = fields.option(
+        "Write each row's kernel principal components too, `n_principal` of them, as 'principal'.", False
+    )
     space: ClusterSpace
     card: str | None = fields.like(Train, "card")
 
     def __post_init__(self) -> None:
         if self.register and self.model is None:
             raise InvalidParameterError("`register` is given, but it needs a model to publish; give `model`")
+        if self.principal and self.space.n_principal is None:
+            raise InvalidParameterError("`principal` needs a number of components; give `n_principal`")
 
 
 @fields.group
@@ -125,7 +130,7 @@ class Predict:
     output: str = fields.option(
         "Path or URL of the Zarr group to write, with the array 'predictions' or 'labels'; of a grid a grid, "
         "with the variable 'prediction' or 'labels'. A name that ends in .parquet, .csv or .csv.gz writes a "
-        "table. A stopped job goes on when it is repeated; from tables, on grids and into object stores it "
+        "table. A stopped job goes on when it is repeated; from tables and into object stores it "
         "begins again.",
         argument=True,
         unit="OUT",
@@ -148,6 +153,9 @@ class Predict:
     )
     distances: bool = fields.option(
         "Write the distances to all centres too, as 'distances'. For clusters.", False
+    )
+    principal: bool = fields.option(
+        "Write the principal components too, as 'principal'. For clusters that were found in them.", False
     )
     overwrite: bool = fields.option("Replace an output that is there.", False)
 

@@ -35,7 +35,7 @@ def clustering_document(clustered: cluster.Clustered, job: specs.Clustering, run
             if clustered.agreement is None
             else {"agreement": describe_agreement(clustered.agreement, job.labels)}
         ),
-        "arrays": ["labels", *(["distances"] if job.distances else [])],
+        "arrays": ["labels", *(name for name in ("distances", "principal") if getattr(job, name))],
         "seed": seed,
         **run,
     }

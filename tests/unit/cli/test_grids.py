@@ -1,10 +1,14 @@
 """The commands take a grid and write one."""
 
+import icechunk
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from matplotlib.colors import to_rgb
 
+from rff_dist import RFFPCA
+from rff_dist.storage.locations import open_store, parse_location
 from tests.command_line import PLAIN, document, refusal, run
 from tests.grids import NOISE, write_cube
 
@@ -75,6 +79,66 @@ def test_clusters_of_a_grid_are_a_grid(folder):
     assert out.attrs["flag_values"] == [0, 1, 2, 3]
     assert out.attrs["flag_meanings"].split()[3] == "cluster_3"
     assert len({to_rgb(colour) for colour in out.attrs["flag_colors"].split()}) == 4
+
+
+def test_principal_components_of_a_grid_are_a_grid(folder):
+    words = ["--inputs", "rain,elevation", "--n-clusters", "3", "--length-scale", "1", *FEW, "--seed", "0"]
+    place, model = folder / "components.zarr", folder / "spaces"
+    wanted = ["--n-principal", "2", "--principal"]
+    found = document("cluster", folder / "cube.zarr", place, "--model", model, *wanted, *words)
+    assert found["arrays"] == ["labels", "principal"]
+    out, cube = opened(place), opened(folder / "cube.zarr")
+    how = {"length_scale": 1.0, "features": "fourier", "random_state": 0}
+    scores = RFFPCA(2, n_random_features=64, **how).fit_transform(cube[["rain", "elevation"]])
+    for i in range(2):
+        np.testing.assert_allclose(out[f"principal_{i}"], scores[..., i], atol=1e-6)  # stored as float32
+    document("predict", model, folder / "cube.zarr", folder / "later.zarr", "--principal", "--serial")
+    xr.testing.assert_identical(opened(folder / "later.zarr"), out)
+    said = refusal(2, "cluster", folder / "cube.zarr", folder / "none.zarr", "--principal", *words)
+    assert "`n_principal`" in said
+    document("cluster", folder / "cube.zarr", folder / "l.zarr", "--model", folder / "plain", *words)
+    predict = ["predict", folder / "plain", folder / "cube.zarr", folder / "none.zarr", "--principal"]
+    assert "`n_principal`" in refusal(2, *predict, "--serial")
+
+
+def test_a_grid_of_another_system_or_calendar_is_not_predicted(folder, tmp_path):
+    cube = opened(folder / "cube.zarr").load().drop_encoding()
+    crs = cube.crs.assign_attrs(grid_mapping_name="transverse_mercator")
+    write_cube(tmp_path / "projected.zarr", cube.assign_coords(crs=crs))
+    write_cube(tmp_path / "noleap.zarr", cube)
+    zarr.open_array(tmp_path / "noleap.zarr" / "time").attrs["calendar"] = "noleap"
+    for name, words in (
+        ("projected", ("latitude_longitude", "transverse_mercator")),
+        ("noleap", ("time", "noleap")),
+    ):
+        job = ["predict", folder / "model", tmp_path / f"{name}.zarr", tmp_path / "o.zarr", "--serial"]
+        said = refusal(65, *job)
+        assert all(word in said for word in words), said
+
+
+@pytest.mark.s3
+def test_a_grid_in_an_object_store_or_with_versions_gives_the_same_map(folder, server, tmp_path):
+    cube = opened(folder / "cube.zarr").load().drop_encoding()
+    cube.to_zarr(open_store(parse_location(server.url("cube.zarr")), read_only=False), consolidated=False)
+    storage = icechunk.local_filesystem_storage(str(tmp_path / "versions"))
+    session = icechunk.Repository.create(storage).writable_session("main")
+    cube.to_zarr(session.store, consolidated=False)
+    session.commit("a cube")
+    cube.to_zarr(tmp_path / "plain.zarr", consolidated=False)
+    words = ["--target", "temperature", "--inputs", "rain,elevation,time", *PLAIN, *FEW, "--alpha", "0.01"]
+    maps, digests = [], set()
+    for data, place in (
+        (tmp_path / "plain.zarr", str(tmp_path)),
+        (server.url("cube.zarr"), server.url("maps")),
+        (tmp_path / "versions", str(tmp_path / "v")),
+    ):
+        digests.add(document("fit", data, f"{place}/m", *words)["digest"])
+        document("predict", f"{place}/m", data, f"{place}/map.zarr", "--std", "--serial")
+        store = open_store(parse_location(f"{place}/map.zarr"), read_only=True)
+        maps.append(xr.open_zarr(store, consolidated=False, chunks=None).load())
+    assert len(digests) == 1
+    for other in maps[1:]:
+        xr.testing.assert_equal(other, maps[0])
 
 
 def test_what_does_not_suit_a_grid_is_refused(folder):

@@ -1,6 +1,7 @@
 """A grid is read as rows, and what is predicted for these is a grid again."""
 
 import pickle
+import shutil
 from functools import partial
 
 import numpy as np
@@ -9,17 +10,22 @@ import xarray as xr
 import zarr
 from sklearn.linear_model import Ridge
 
-from rff_dist import RFFPCA, RFFKMeans, RFFRidge
+from rff_dist import RFFPCA, RFFClassifier, RFFKMeans, RFFRidge
+from rff_dist.data import blocks as data_blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
-from rff_dist.data.grids import MAX_CELLS, cut_grid, days_since_1970
+from rff_dist.data.grids import MAX_CELLS, cut_grid, days_since_1970, reference_of
+from rff_dist.data.xarrays import open_xarray
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.fitting import predicting
 from rff_dist.pca.fit import project
 from rff_dist.ridge.predict import predict
 from rff_dist.statistics import inspection
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.grids import fold_by_time
+from rff_dist.storage.grids import GridOutput, fold_by_time
+from rff_dist.storage.locations import parse_location
+from rff_dist.workbench.jobs import steps
 from tests.grids import CHUNKS, NOISE, make_cube, stacked, write_cube
 from tests.refusals import for_each_refusal, once, refuses
 
@@ -250,6 +256,72 @@ class TestResults:
             np.testing.assert_allclose(out[f"component_{i}"], scores[..., i], rtol=1e-6, atol=1e-7)  # float32
 
 
+def test_a_target_may_have_the_name_of_an_input(cube):
+    later = cube.rain.shift(time=-1)
+    rows = all_rows(open_xarray(cube[["rain"]], later))
+    here = (cube.rain.notnull() & later.notnull()).values
+    np.testing.assert_array_equal(
+        sorted_rows(np.column_stack([rows.X, rows.y])),
+        sorted_rows(np.stack([cube.rain.values[here], later.values[here]], axis=1)),
+    )
+
+
+def test_classes_of_xarray_are_a_grid(cube):
+    inputs, kinds = cube[["rain", "elevation"]], (cube.temperature > 1).astype("int8").rename("kind")
+    how = {**PLAIN, "length_scale": 1.0}
+    on_grid = RFFClassifier(**how).fit(inputs, kinds)
+    X, y = np.hsplit(stacked(cube.assign(kind=kinds), "rain", "elevation", "kind"), [2])
+    here = ~np.isnan(X[:, 0])
+    on_rows = RFFClassifier(**how).fit(X[here].astype("f4"), y[here, 0].astype(int))
+    found = on_grid.predict(inputs)
+    assert found.dims == cube.rain.dims
+    assert found.isnull().values.ravel().tolist() == (~here).tolist()
+    # rows are summed in another order, which only moves a decision next to 0
+    assert np.mean(found.values.ravel()[here] == on_rows.predict(X[here])) > 0.999
+    assert on_grid.score(inputs, kinds) == pytest.approx(on_rows.score(X[here], y[here, 0]), abs=1e-3)
+
+
+@pytest.mark.parametrize("damage", ["killed", "half a chunk", "no variables", "an older map"])
+def test_a_map_that_was_stopped_goes_on_where_it_was(tmp_path, place, dataset, damage, monkeypatch):
+    monkeypatch.setattr(data_blocks, "MIN_BLOCK_ROWS", 1)  # for more pieces
+    model, rows = RFFRidge(**PLAIN).fit(dataset).model_, open_dataset(place, x=INPUTS, y=None)
+    predict(rows, model, tmp_path / "whole", engine=SerialEngine())
+    monkeypatch.setattr(predicting, "WORTH_KEEPING_S", 0.0)
+    written, write = [], GridOutput.write
+
+    def stops(output, block, values):
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        write(output, block, values)
+        written.append(block)
+
+    def score():
+        engine = SerialEngine()
+        with steps.resumable(engine, parse_location(str(tmp_path / "map"))):
+            predict(rows, model, tmp_path / "map", engine=engine, overwrite=damage == "an older map")
+
+    if damage == "an older map":
+        write_cube(tmp_path / "map")
+    monkeypatch.setattr(GridOutput, "write", stops)
+    with pytest.raises(KeyboardInterrupt):
+        score()
+    older = tmp_path / "map/temperature"
+    assert (tmp_path / "map").exists() == older.exists() == (damage == "an older map")
+    [staged] = tmp_path.glob(".*map*/output-*/prediction")
+    if damage == "half a chunk":
+        chunk = min(path for path in (staged / "c").rglob("*") if path.is_file())
+        chunk.write_bytes(chunk.read_bytes()[:-9])
+    elif damage == "no variables":
+        shutil.rmtree(staged)
+    written.clear()
+    monkeypatch.setattr(GridOutput, "write", lambda *given: (write(*given), written.append(given[1])))
+    score()
+    again = {"half a chunk": 1, "no variables": 3}.get(damage, 0)
+    assert len(written) == len(inspection.blocks_of(rows)) - 3 + again
+    found, whole = (xr.open_zarr(tmp_path / n, consolidated=False) for n in ("map", "whole"))
+    xr.testing.assert_identical(found, whole)
+
+
 def test_a_map_and_a_time_give_the_grid_of_the_target(tmp_path, place, cube):
     inputs = ["elevation", "lon", "time"]  # none of which has all dimensions
     model = RFFRidge(**PLAIN).fit(open_dataset(place, x=inputs, y="temperature"))
@@ -327,6 +399,20 @@ def two_systems():
     return fit(cube[["rain"]], cube.temperature.assign_coords(crs=other))
 
 
+def grouped(change):
+    cube = make_cube(4)
+    return RFFRidge(**PLAIN | {"alpha": "cv"}, cv=GroupFolds(2)).fit(
+        cube[["rain"]], cube.temperature, groups=change(cube.lat > 0)
+    )
+
+
+def predicted_elsewhere(estimator):
+    cube = make_cube(4)
+    fitted = estimator.fit(cube[["rain"]], (cube.temperature > 1).astype(int))
+    other = cube.crs.assign_attrs(grid_mapping_name="transverse_mercator")
+    return fitted.predict(cube[["rain"]].assign_coords(crs=other))
+
+
 def all_missing():
     cube = make_cube(4)
     return fit(cube[["rain"]] * np.nan, cube.temperature)
@@ -337,6 +423,27 @@ def all_missing():
     once(fewer, "rain", "temperature", "lat", 20, 3, error=DataError),
     once(in_space_and_time, "rain", "time", error=DataError),
     once(two_systems, "latitude_longitude", "transverse_mercator", error=DataError),
+    once(
+        partial(predicted_elsewhere, RFFRidge(**PLAIN)),
+        "latitude_longitude",
+        "transverse_mercator",
+        error=DataError,
+    ),
+    once(
+        partial(predicted_elsewhere, RFFClassifier(**PLAIN)),
+        "latitude_longitude",
+        "transverse_mercator",
+        error=DataError,
+    ),
+    once(
+        partial(grouped, lambda groups: groups.assign_coords(lat=groups.lat + 1)),
+        "groups",
+        "lat",
+        error=DataError,
+    ),
+    once(
+        partial(grouped, lambda groups: groups.drop_vars("lat")[:3]), "groups", "lat", 3, 20, error=DataError
+    ),
     once(all_missing, "rain", "temperature", error=DataError),
     once(partial(days_since_1970, "days since 2000-01-01", "360_day", "t"), "t", "360_day", error=DataError),
     once(partial(days_since_1970, "fortnights since 2000-01-01", "standard", "t"), "t", error=DataError),
@@ -369,6 +476,28 @@ def test_stored_variables_of_two_reference_systems_are_refused(tmp_path):
         group.create_array(name, data=np.eye(4), dimension_names=["y", "x"], attributes=attributes)
     with refuses(DataError, "EPSG:4326", "EPSG:32633"):
         open_dataset(tmp_path / "c.zarr", x=["a"], y="b")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"crs_wkt": 'PROJCRS["a",ID["EPSG",32633]]'}, {"crs_wkt": 'PROJCS["b",AUTHORITY["EPSG","32633"]]'}),
+        ({"standard_parallel": [33, 45]}, {"standard_parallel": np.array([33.0, 45.0])}),
+        ({"crs_wkt": "a"}, {"grid_mapping_name": "latitude_longitude"}),  # nothing to compare
+    ],
+)
+def test_one_reference_system_may_be_written_in_two_ways(one, other):
+    assert reference_of([one, other]) == reference_of([one]) | reference_of([other])
+
+
+def test_the_reference_system_of_a_grid_with_two_mappings_is_the_first(tmp_path):
+    group = zarr.create_group(tmp_path / "c.zarr")
+    for name in ("utm", "geographic"):
+        group.create_array(name, data=np.zeros(()), attributes={"grid_mapping_name": name})
+    attributes = {"grid_mapping": "utm: x y geographic: lat lon"}
+    group.create_array("a", data=np.eye(4), dimension_names=["y", "x"], attributes=attributes)
+    found = open_dataset(tmp_path / "c.zarr", x=["a"], y=None)
+    assert found.reference == {"grid_mapping_name": "utm"}
 
 
 @pytest.mark.slow
