@@ -221,7 +221,8 @@ def _facets_of_model(url: str) -> dict[str, Any]:
     card = stored.get("card", {})
     told: dict[str, Any] = {"digest": digest, "parent_version": parent}
     told |= {name: card.get(name) for name in ("n_samples", "data_version")}
-    told |= dict(_numbers(card.get("metrics") or {}))
+    metrics = card.get("metrics") or {}
+    told |= dict(_numbers({key: value for key, value in metrics.items() if key != "groups"}))
     known = [(key, str(value)) for key, value in told.items() if value is not None]
     tags = facet_v2.tags_dataset
     made = [tags.TagsDatasetFacetFields(key, value, "rff_dist") for key, value in known]
