@@ -14,7 +14,7 @@ from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data import blocks
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError, IntegrityError, SolveError
-from rff_dist.fitting import predicting
+from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import exact_sums
 from rff_dist.ridge import models
 from rff_dist.statistics import inspection
@@ -30,7 +30,14 @@ def calibration_of(model: models.RidgeModel) -> ScoreCalibration | None:
 
 
 def evaluate(dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine) -> Confusion:
-    """Count which classes a classifier predicts for the rows of each class, in one pass.
+    """Count which classes a classifier predicts for the rows of each class; see `evaluate_by_group`."""
+    return evaluate_by_group(dataset, model, engine=engine).whole
+
+
+def evaluate_by_group(
+    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine
+) -> evaluation.ByGroup[Confusion]:
+    """Count which classes a classifier predicts for the rows of each class, and of each group, in one pass.
 
     `dataset`: with targets of −1 and +1: a `LabelledDataset` of the model's classes.
     `model`: a classifier; if it has probabilities, they are judged too.
@@ -43,18 +50,22 @@ def evaluate(dataset: blocks.Dataset, model: models.RidgeModel, *, engine: proto
 
 def judge_rows(
     rows: blocks.Rows, model: predicting.LinearModel, *, calibration: ScoreCalibration | None
-) -> Confusion:
-    """Count one block of rows, whose targets are −1 and +1."""
+) -> evaluation.ByGroup[Confusion]:
+    """Count one block of rows, whose targets are −1 and +1, and each of its groups."""
     assert rows.y is not None
     blocks.check_targets(rows)
     scores = predicting.predict_rows(rows, model)
-    return count_classes(
-        class_of(rows.y),
-        decide(scores, calibration),
-        max(2, rows.y.shape[1]),
-        sample_weight=rows.sample_weight,
-        log_probabilities=None if calibration is None else calibration.log_probabilities(scores),
-    )
+    codes, predicted, n_classes = class_of(rows.y), decide(scores, calibration), max(2, rows.y.shape[1])
+    weights = np.ones(len(codes)) if rows.sample_weight is None else rows.sample_weight
+    logs = None if calibration is None else calibration.log_probabilities(scores)
+
+    def sums(at: Any) -> Confusion:
+        own = None if logs is None else logs[at]
+        return count_classes(
+            codes[at], predicted[at], n_classes, sample_weight=weights[at], log_probabilities=own
+        )
+
+    return evaluation.by_group(sums, rows.groups, weights)
 
 
 def class_of(scores: FloatArray) -> NDArray[np.intp]:
@@ -181,12 +192,14 @@ class Confusion:
     `counts`: int64 array of shape (n_classes, n_classes). Entry (i, j): rows of class i predicted as class j.
     `weights`: ExactSum of shape (n_classes, n_classes). Sums of the weights of these rows. Accuracy and all
       other measures are computed from them.
+    `squared_weight`: ExactSum of shape (). Sum of the rows' squared weights.
     `surprise`: ExactSum of shape (), or None. Sum of -weight · log p, where p is the probability of the row's
       own class; None without probabilities.
     """
 
     counts: IntArray
     weights: exact_sums.ExactSum
+    squared_weight: exact_sums.ExactSum
     surprise: exact_sums.ExactSum | None
 
     def __add__(self, other: Confusion) -> Confusion:
@@ -201,6 +214,17 @@ class Confusion:
     def accuracy(self) -> float:
         """`sklearn.metrics.accuracy_score`; raises DataError if all weights are zero."""
         return float(np.diag(self.weights.value()).sum() / self._total())
+
+    @property
+    def accuracy_standard_error(self) -> float:
+        """Standard error of the accuracy, a binomial share, as if rows were independent."""
+        accuracy = self.accuracy
+        return float(np.sqrt(accuracy * (1 - accuracy) * self.squared_weight.value()) / self._total())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON-able values."""
+        names = ("n_samples", "accuracy", "accuracy_standard_error", "balanced_accuracy", "log_loss")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def recall(self) -> FloatArray:
@@ -258,6 +282,7 @@ def count_classes(
     return Confusion(
         np.bincount(pairs, minlength=n_classes**2).reshape(shape).astype(np.int64),
         exact_sums.ExactSum(sums.lowest, sums.digits.reshape(-1, *shape)),
+        exact_sums.ExactSum.of(np.asarray(weights @ weights)),
         surprise,
     )
 

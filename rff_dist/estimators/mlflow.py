@@ -1,6 +1,8 @@
-"""Models for MLflow: logged with their choices and errors, and served as its flavour `pyfunc`."""
+"""Models for MLflow: logged with their choices and errors, registered, served as its flavour `pyfunc`."""
 
+import logging
 import os
+import threading
 import warnings
 from datetime import datetime
 from importlib import import_module
@@ -11,12 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.errors import OutputExistsError
+from rff_dist.errors import InvalidParameterError, OutputExistsError
 from rff_dist.estimators import persistence
 from rff_dist.lazy import require
 from rff_dist.models import kinds, versions
 from rff_dist.recipes import recipes
+from rff_dist.text import redact, without_secrets
 from rff_dist.typing import FloatArray
+
+logger = logging.getLogger(__name__)
+
+#: The alias in MLflow's registry that follows a model's current version.
+ALIAS = "champion"
+#: Seconds that a job waits for MLflow, whose client by default tries again for four minutes.
+WAIT_S = 120.0
 
 
 def save_mlflow(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
@@ -44,10 +54,63 @@ def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
     Returns MLflow's ModelInfo.
     Raises MissingDependencyError if MLflow is not installed; StorageError if there is no model.
     """
-    mlflow, model = _mlflow(), kinds.read_any(url)
+    version = versions.RegisteredModel(url).current()
+    return _log(kinds.read_any(url if version is None else version.url), version, name)
+
+
+def mirror(url: str | os.PathLike[str]) -> None:
+    """Let MLflow's registry have a registered model's current version, under the alias `champion`.
+
+    A version that MLflow lacks is logged as a run and registered, under the name of the model's folder. What
+    goes wrong there is a warning, and the next call makes up for it.
+    """
+    trouble = [f"no answer within {WAIT_S:g} s"]
+
+    def work() -> None:
+        try:
+            _mirror(versions.RegisteredModel(url))
+            trouble.clear()
+        except Exception as error:
+            trouble[:] = [f"{type(error).__name__}: {error}"]
+
+    # also a run of MLflow belongs to a thread: the caller's own goes on as it was
+    thread = threading.Thread(target=work, name="rff-dist-mlflow", daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    for why in trouble:
+        logger.warning("%s is not up to date in MLflow: %s", redact(str(url)), without_secrets(why))
+
+
+def _mirror(model: versions.RegisteredModel) -> None:
+    # MLflow prints addresses of runs, where `--json` has its document
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    mlflow, place = _mlflow(), redact(model.url)
+    name = model.location.path.removesuffix("/model").rpartition("/")[2]  # `auto` calls each one "model"
+    client, mine = mlflow.MlflowClient(), {"rff_dist.model": place}
+    found = client.search_registered_models(f"name = '{name}'")
+    if not found:
+        client.create_registered_model(name, mine)
+    elif not mine.items() <= found[0].tags.items():
+        raise InvalidParameterError(
+            f"MLflow has another model {name!r}: its tag rff_dist.model is not {place!r}; rename that one"
+        )
+    version = None
+    while version != (version := model.current()) and version is not None:  # others may publish meanwhile
+        tags = {"rff_dist.version": str(version.number), "rff_dist.digest": str(version.digest)}
+        known = client.search_model_versions(f"name = '{name}'")
+        same = next((one for one in known if tags.items() <= one.tags.items()), None)
+        if same is None:
+            with mlflow.start_run(run_name=f"{name}, version {version.number}"):
+                info = _log(kinds.read_any(version.url), version, "model")
+            same = mlflow.register_model(info.model_uri, name, tags=tags)
+        client.set_registered_model_alias(name, ALIAS, same.version)
+
+
+def _log(model: kinds.AnyModel, version: versions.Version | None, name: str) -> Any:
+    mlflow = _mlflow()
     chosen = {key: str(value) for key, value in kinds.kind_of(model).chosen(model).items()}
     mlflow.log_params({**chosen, "n_components": model.feature_map.n_components, "digest": model.digest()})
-    if (version := versions.RegisteredModel(url).current()) is not None:
+    if version is not None:
         mlflow.log_param("version", version.number)
         mlflow.log_dict(version.to_dict(), "lineage.json")
     titles = ("accuracy", "log_loss") if "classifier" in model.card else ("rmse", "r2")

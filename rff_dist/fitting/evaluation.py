@@ -1,15 +1,47 @@
-"""Errors of predictions as exact sums: mean squared and absolute error, bias, R²."""
+"""Errors of predictions as exact sums: mean squared and absolute error, bias, R²; also by group."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rff_dist.data import blocks
 from rff_dist.errors import DataError
 from rff_dist.fitting import predicting
 from rff_dist.numerics import exact_sums
 from rff_dist.typing import FloatArray
+
+#: Groups whose errors are kept; more of them are ids rather than groups.
+MOST_GROUPS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ByGroup[T]:
+    """Sums over all rows, and over those of each group, by name; None for more than `MOST_GROUPS`."""
+
+    whole: T
+    groups: dict[str, T] | None
+
+    def __add__(self, other: Self) -> Self:
+        merged: dict[str, Any] | None = None
+        if self.groups is not None and other.groups is not None:
+            merged = dict(self.groups)
+            for name, part in other.groups.items():
+                merged[name] = merged[name] + part if name in merged else part
+            merged = merged if len(merged) <= MOST_GROUPS else None
+        return exact_sums.add_fields(self, other, groups=merged)
+
+
+def by_group[T](sums: Callable[[Any], T], groups: NDArray[Any] | None, weights: FloatArray) -> ByGroup[T]:
+    """Return the sums of a block's rows and of each group that has weight.
+
+    `sums`: makes them of the rows at an index of NumPy.
+    """
+    names = [] if groups is None else np.unique(groups[weights > 0]).tolist()
+    known = len(names) <= MOST_GROUPS
+    return ByGroup(sums(slice(None)), {str(name): sums(groups == name) for name in names} if known else None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,6 +54,8 @@ class Errors:
       y - f.
     `target`, `target_squared`: ExactSum of shape (n_targets,). Weighted sums of y − b and (y − b)², b the
       model's intercept.
+    `spread`: ExactSum of shape (3, n_targets), or None. Sums of w²(y - f)⁴, w²(y - f)² and w², w the weights;
+      None if a fourth power overflows.
     `largest`: float64 array of shape (n_targets,). Largest |y - f|.
     """
 
@@ -32,15 +66,30 @@ class Errors:
     residual: exact_sums.ExactSum
     target: exact_sums.ExactSum
     target_squared: exact_sums.ExactSum
+    spread: exact_sums.ExactSum | None
     largest: FloatArray
 
     def __add__(self, other: Self) -> Self:
-        return exact_sums.add_fields(self, other, largest=np.maximum(self.largest, other.largest))
+        unknown = {"spread": None} if self.spread is None or other.spread is None else {}
+        return exact_sums.add_fields(self, other, largest=np.maximum(self.largest, other.largest), **unknown)
 
     @property
     def mean_squared_error(self) -> FloatArray:
         """`sklearn.metrics.mean_squared_error` per target, in the target's units squared."""
         return self.squared.value() / self.weight.value()
+
+    @property
+    def rmse_standard_error(self) -> FloatArray:
+        """Standard error of the RMSE per target, as if rows were independent; NaN if unknown."""
+        mse = self.mean_squared_error
+        if self.spread is None or self.n_samples < 2:
+            return np.full(len(mse), np.nan)
+        fourth, second, none = self.spread.value()
+        # Cochran 1977, ch. 6: a weighted mean is a ratio of sums; below 0 is rounding of equal errors
+        squares = np.maximum(fourth - 2 * mse * second + mse**2 * none, 0.0)
+        deviation = np.sqrt(squares * self.n_samples / (self.n_samples - 1)) / self.weight.value()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(mse > 0, deviation / (2 * np.sqrt(mse)), 0.0)  # d√m = dm / (2√m)
 
     @property
     def mean_absolute_error(self) -> FloatArray:
@@ -69,23 +118,33 @@ class Errors:
             return np.where(variance > 0, 1 - self.mean_squared_error / variance, np.nan)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures of each target as JSON-able values; R² is None for a constant target."""
+        """Return the figures of each target as JSON-able values; None stands for what is unknown."""
+
+        def known(values: FloatArray) -> list[float | None]:
+            return [None if np.isnan(value) else value for value in values.tolist()]
+
         return {
             "n_samples": self.n_samples,
             "rmse": np.sqrt(self.mean_squared_error).tolist(),
+            "rmse_standard_error": known(self.rmse_standard_error),
             "mae": self.mean_absolute_error.tolist(),
             "bias": self.bias.tolist(),
-            "r2": [None if np.isnan(value) else value for value in self.r2.tolist()],
+            "r2": known(self.r2),
         }
 
 
-def evaluate_rows(rows: blocks.Rows, model: predicting.LinearModel) -> Errors:
-    """Return the errors of a model on a block.
+def evaluate_rows(rows: blocks.Rows, model: predicting.LinearModel) -> ByGroup[Errors]:
+    """Return the errors of a model on a block, and on each of its groups.
 
     Raises DataError if the block has no targets, or values that are not finite.
     """
     y, weights = evaluated_targets(rows)
-    return errors_of(y, weights, predicting.predict_rows(rows, model), model.intercept)
+    predictions = predicting.predict_rows(rows, model)
+
+    def sums(at: Any) -> Errors:
+        return errors_of(y[at], weights[at], predictions[at], model.intercept)
+
+    return by_group(sums, rows.groups, weights)
 
 
 def evaluated_targets(rows: blocks.Rows) -> tuple[FloatArray, FloatArray]:
@@ -110,7 +169,8 @@ def errors_of(y: FloatArray, weights: FloatArray, predictions: FloatArray, inter
     residual, target = y - predictions, y - intercept
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
         sums = [weights @ values for values in (residual**2, np.abs(residual), residual, target, target**2)]
+        fourth = np.stack([weights**2 @ residual**power for power in (4, 2, 0)])
     weight = exact_sums.ExactSum.of(np.asarray(weights.sum()))
     largest = np.abs(residual).max(axis=0, initial=0.0)
-    squared, absolute, plain, target_sum, target_squared = map(exact_sums.ExactSum.of, sums)
-    return Errors(len(residual), weight, squared, absolute, plain, target_sum, target_squared, largest)
+    spread = exact_sums.ExactSum.of(fourth) if np.isfinite(fourth).all() else None
+    return Errors(len(residual), weight, *map(exact_sums.ExactSum.of, sums), spread, largest)

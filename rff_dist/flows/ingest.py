@@ -73,7 +73,7 @@ class IngestParameters(running.Form):
 
     specs = (Connection, specs.Ingest)
     # It only appends, and takes the database's URL from a block or a variable.
-    without = ("append", "connection", "holdout", "holdout_by", "message", "overwrite")
+    without = ("append", "connection", "holdout", "holdout_by", "message", "overwrite", "seed", "test")
 
 
 def _read_secret(block: str) -> str:

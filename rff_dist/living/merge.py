@@ -45,7 +45,7 @@ def refit_on(model: RidgeModel, dataset: blocks.Dataset, *, engine: protocol.Eng
     moments = inspection.inspect(dataset, engine=engine)
     sums = passes.accumulate(dataset, model.feature_map, engine=engine, spec=spec)
     again = update.solve_as_before(model, sums).with_card(
-        **prepare.describe_dataset(dataset), **describe.describe_cut(dataset, sums)
+        **prepare.describe_dataset(dataset), **describe.describe_cut(dataset, sums), **_about(model, [])
     )
     columns = ColumnMoments.of(moments, frequency_weights=spec.frequency_weights)
     return replace(again, columns=columns)
@@ -71,7 +71,8 @@ def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
     for (this, rows), (other, others) in itertools.combinations(zip(names, held, strict=True), 2):
         _check_apart(this, rows, other, others)
     total = functools.reduce(operator.add, sums)
-    merged = update.solve_as_before(first, total).with_card(merged=[entry for rows in held for entry in rows])
+    entries = [entry for rows in held for entry in rows]
+    merged = update.solve_as_before(first, total).with_card(merged=entries, **_about(first, models))
     columns = [model.columns for model in models if model.columns is not None]
     whole = len(columns) == len(models)
     return replace(merged, columns=functools.reduce(operator.add, columns) if whole else None)
@@ -83,6 +84,15 @@ def rows_of(model: RidgeModel) -> list[Mapping[str, Any]]:
         {name: model.card[name] for name in _ROWS if name in model.card}
     ]
     return entries
+
+
+def _about(model: RidgeModel, sources: Sequence[RidgeModel]) -> dict[str, Any]:
+    """Return the texts about a model as a fact for a card, with what `sources` say about their data."""
+    texts = {name: text for name, text in model.card.get("about", {}).items() if name != "data"}
+    data = dict.fromkeys(source.card.get("about", {}).get("data", "") for source in sources)
+    if said := "\n\n".join(filter(None, data)):
+        texts["data"] = said
+    return {"about": texts} if texts or "about" in model.card else {}
 
 
 def _summed(model: RidgeModel) -> ridge_statistics.RidgeStatistics:

@@ -280,7 +280,6 @@ def solve_update(
 ) -> RidgeModel:
     """Solve a model from the statistics of all rows, with alpha chosen as before; see `solve_as_before`."""
     again = solve_as_before(model, statistics).with_card(
-        **{name: model.card[name] for name in ("about",) if name in model.card},
         **prepare.describe_dataset(dataset),
         **describe.describe_cut(dataset, statistics, _folds(model)),
         n_seen=rows.n_after,
@@ -306,7 +305,8 @@ def solve_as_before(model: RidgeModel, statistics: ridge_statistics.RidgeStatist
         alphas=None if stays else card.get("alphas"),
         fit_intercept=card["fit_intercept"],
     )
-    return again.with_card(**{name: card[name] for name in ("alpha_given", "alphas") if name in card})
+    kept = ("alpha_given", "alphas", "about")
+    return again.with_card(**{name: card[name] for name in kept if name in card})
 
 
 def _columns(

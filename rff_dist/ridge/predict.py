@@ -23,6 +23,16 @@ from rff_dist.typing import FloatArray
 def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> evaluation.Errors:
     """Measure a model's errors on a dataset in one pass, O(n_samples · n_components · n_features).
 
+    Raises as `evaluate_by_group`.
+    """
+    return evaluate_by_group(dataset, model, engine=engine).whole
+
+
+def evaluate_by_group(
+    dataset: Dataset, model: RidgeModel, *, engine: Engine
+) -> evaluation.ByGroup[evaluation.Errors]:
+    """Measure a model's errors as `evaluate`, and those of each group that the dataset has.
+
     Raises DataError if the dataset does not fit the model, or has no targets.
     """
     _check_targets(dataset, model)

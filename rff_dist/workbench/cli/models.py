@@ -154,6 +154,9 @@ def _refusal_words(refusal: new_rows.Refusal) -> str:
 
 def _changed(model: str, version: versions.Version, pointer: records.Pointer | None) -> Document:
     """Report that a version is current now; `pointer` named the one before."""
+    from rff_dist.workbench.jobs.steps import mirror
+
+    mirror(model)
     before = None if pointer is None else pointer.number
     record = {"model": model, "before": before, "current": version.to_dict()}
     kernel = (version.lineage.get("spec") or {}).get("kernel")

@@ -1,6 +1,6 @@
 """The job that turns a table into a registered model: ingest, split, fit, evaluate, publish."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,7 +14,6 @@ from rff_dist.text import redact
 from rff_dist.workbench.jobs import cards, ingest, specs
 from rff_dist.workbench.tables import ingest as ingest_module
 from rff_dist.workbench.tables import rows
-from rff_dist.workbench.tables.roles import Roles
 
 #: Values of the target that are read at a time: 2 MiB of numbers.
 _ROWS = 2**18
@@ -67,9 +66,15 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
     cards.read_about(job.card)  # refused before hours of ingestion
     folder = folder_of(job)
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
-    named = fields.values_of(job, "target", "weight", "groups", "id")
-    roles = Roles(drop=job.drop or (), on_nan="drop", **named)
-    preparing = ingest.preparing_of(job.tables)
+    same_words = ("sources", "weight", "groups", "id", "drop", "tables", "holdout", "holdout_by", "seed")
+    to_ingest = specs.Ingest(
+        data=urls[0],
+        test=urls[1],
+        targets=[job.target],
+        on_nan="drop",
+        **fields.values_of(job, *same_words),
+    )
+    roles, preparing = ingest.roles_of(to_ingest), ingest.preparing_of(job.tables)
     ingest_module.check_roles(job.sources, roles, preparing)
     holdout = rows.Holdout(job.holdout, job.seed, job.holdout_by)
     there, same, differing = ingest_module.find_parts(job.sources, urls, holdout, roles, preparing)
@@ -89,9 +94,8 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
     try:
         if is_new:
             # What is replaced was made of the same files, or is the part that a killed run left.
-            replacing, versioned = job.overwrite or bool(there), ingest.can_keep_versions(folder)
-            how = writing.Writing(overwrite=replacing, observer=observer, versioned=versioned)
-            parts = ingest_module.ingest_parts(job.sources, urls, holdout, roles, how, preparing)
+            to_ingest = replace(to_ingest, overwrite=job.overwrite or bool(there))
+            parts: Any = ingest.ingest(to_ingest, observer=observer)
             began += [] if there else urls
         else:
             parts = (there[0], there[1])

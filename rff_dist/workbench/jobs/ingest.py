@@ -67,8 +67,8 @@ def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | N
     versioned = not job.plain and can_keep_versions(job.data)
     how = writing.Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
     if job.holdout is not None:
-        urls = (job.data, places.part_url(job.data, "test"))
-        holdout = rows.Holdout(job.holdout, by=job.holdout_by)
+        urls = (job.data, job.test or places.part_url(job.data, "test"))
+        holdout = rows.Holdout(job.holdout, job.seed, job.holdout_by)
         return ingest_module.ingest_parts(source, urls, holdout, roles, how, preparing)
     take = ingest_module.ingest_more if job.append else ingest_module.ingest
     return take(source, job.data, roles, how, preparing)

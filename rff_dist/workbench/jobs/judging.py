@@ -82,16 +82,18 @@ def measure_errors(test: fits.JobData, model: models.RidgeModel, *, engine: prot
 
     Returns `metrics`: rows; for a classifier accuracy, balanced accuracy (the mean recall of classes) and log
       loss in nats (None without probabilities); else per target mean squared, root mean squared and mean
-      absolute error, bias (all in the target's units) and R² (None for a constant target).
+      absolute error, bias (all in the target's units) and R² (None for a constant target); standard errors
+      as if rows were independent. `groups` has the same of each group, if test rows have a few.
     Raises DataError if a value cannot be used, or a label is not one of the classes.
     """
-    about = {"test_data": redact(test.rows.url or "test data in memory"), "n_samples": test.rows.n_samples}
-    rows = test.with_targets(model)
-    if test.labels is not None:
-        confusion = predict.evaluate(rows, model, engine=engine)
-        return {**about, **fields.values_of(confusion, "accuracy", "balanced_accuracy", "log_loss")}
-    errors = ridge_prediction.evaluate(rows, model, engine=engine)
-    return {**about, "mse": errors.mean_squared_error.tolist(), **errors.to_dict()}
+    evaluate: Any = ridge_prediction.evaluate_by_group if test.labels is None else predict.evaluate_by_group
+    found = evaluate(test.with_targets(model), model, engine=engine)
+    about = {"test_data": redact(test.rows.url or "test data in memory"), **found.whole.to_dict()}
+    if test.labels is None:
+        about["mse"] = found.whole.mean_squared_error.tolist()
+    if found.groups:
+        about["groups"] = {name: part.to_dict() for name, part in sorted(found.groups.items())}
+    return about
 
 
 def compare_new(test: fits.JobData, model: models.RidgeModel) -> verdict.Comparison:

@@ -157,12 +157,12 @@ class Events:
         """Return the URLs of what the job reads, with names of arrays, and of what it writes."""
         read: dict[str, dict[str, Any]] = {}
         written: list[str] = []
-        source = getattr(self._spec, "source", None)
+        source, holdout, test = (getattr(self._spec, name, None) for name in ("source", "holdout", "test"))
         for name, declared, value in fields.values(self._spec):
             urls = [url for url in (value if isinstance(value, list) else [value]) if isinstance(url, str)]
             if declared.writes or name in _CHANGED.get(self._name, ()):
                 written += urls
-            if name == "data" and getattr(self._spec, "holdout", None) is not None:  # of split and ingest
+            if name == "data" and holdout is not None and test is None:  # of split and ingest
                 parts = ("test",) if declared.writes else ("train", "test")
                 written += [places.part_url(url, part) for url in urls for part in parts]
             if name in _READ and not declared.writes:
@@ -221,7 +221,8 @@ def _facets_of_model(url: str) -> dict[str, Any]:
     card = stored.get("card", {})
     told: dict[str, Any] = {"digest": digest, "parent_version": parent}
     told |= {name: card.get(name) for name in ("n_samples", "data_version")}
-    told |= dict(_numbers(card.get("metrics") or {}))
+    metrics = card.get("metrics") or {}
+    told |= dict(_numbers({key: value for key, value in metrics.items() if key != "groups"}))
     known = [(key, str(value)) for key, value in told.items() if value is not None]
     tags = facet_v2.tags_dataset
     made = [tags.TagsDatasetFacetFields(key, value, "rff_dist") for key, value in known]

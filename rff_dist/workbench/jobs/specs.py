@@ -325,6 +325,10 @@ class Ingest:
         None,
         unit="COLUMN",
     )
+    test: str | None = fields.option(
+        "Path or URL of the dataset of rows that are held out, if it is to be another one.", None, writes=True
+    )
+    seed: fields.Seed = fields.option("Seed of the choice of rows that are held out.", 0)
     append: bool = fields.option(
         "Append the rows of files that were not ingested before, or follow what changed in a Delta or "
         "Iceberg table: rows are added, replaced and deleted. A dataset that is not there is created.",
@@ -380,11 +384,12 @@ class Ingest:
                 "`holdout` is given, but rows are appended to what is there; leave it out, and ingest rows "
                 "for a test into a dataset of their own"
             )
-        if self.holdout_by is not None and self.holdout is None:
-            raise InvalidParameterError(
-                f"`holdout_by` is {self.holdout_by!r}, but no rows are held out; give a share as `holdout` "
-                "too, or leave it out"
-            )
+        for name, default in (("holdout_by", None), ("test", None), ("seed", 0)):
+            if (value := getattr(self, name)) != default and self.holdout is None:
+                raise InvalidParameterError(
+                    f"`{name}` is {value!r}, but no rows are held out; give a share as `holdout` too, or "
+                    "leave it out"
+                )
 
 
 @fields.group

@@ -158,9 +158,20 @@ def publish(
     """
     place = None if data is None else locations.parse_location(data).url
     lineage = {**lineage_of(model, data=place), **(lineage or {})}
-    return versions.RegisteredModel(url).publish(
+    version = versions.RegisteredModel(url).publish(
         lambda place: write(model, place), lineage=lineage, reason=reason, promote=promote
     )
+    if promote:
+        mirror(url)
+    return version
+
+
+def mirror(url: str | os.PathLike[str]) -> None:
+    """Tell MLflow which version of a registered model is current, if MLFLOW_TRACKING_URI says where it is."""
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        from rff_dist.estimators import mlflow
+
+        mlflow.mirror(url)
 
 
 def describe_model(url: str, model: models.RidgeModel, version: versions.Version | None) -> Summary:

@@ -20,7 +20,7 @@ from rff_dist.features import approximation, kinds
 from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
-from rff_dist.text import redact
+from rff_dist.text import errors_words, redact
 from rff_dist.typing import PathLike
 from rff_dist.workbench.jobs import cards, cluster, fits, judging, predict, refresh, specs, train, verdict
 from rff_dist.workbench.page import columns, pictures
@@ -548,6 +548,7 @@ def score_section(
         page.table(f"Compared on {comparison.rows_words}", header, rows)
         for words in comparison.about():
             page.say(words, note=True)
+    page.parts += results_models.group_parts(metrics, model.card.get("target_names"))
     estimate = describe.estimate_of(model.card)
     if estimate is not None:
         by = "leave-one-out errors" if estimate["by"] == "press" else "cross-validation"
@@ -557,7 +558,8 @@ def score_section(
 def _own_table(page: document.Document, caption: str, errors: Mapping[str, Any]) -> None:
     names = [name for name in describe.TITLES if name in errors]
     header = ("model", *(describe.TITLES[name] for name in names))
-    page.table(caption, header, [("this model", *(errors[name] for name in names))])
+    shown = (errors_words(errors[name], errors.get(f"{name}_standard_error")) for name in names)
+    page.table(caption, header, [("this model", *shown)])
 
 
 def update_section(page: document.Document, record: Mapping[str, Any]) -> None:

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import fields
 from rff_dist.classify.predict import Confusion, read_classes
 from rff_dist.fitting import evaluation
 from rff_dist.kmeans import labels
 from rff_dist.ridge import uncertainty
-from rff_dist.text import number
+from rff_dist.text import number, plus_minus
 from rff_dist.typing import FloatArray, Summary
 from rff_dist.workbench.jobs import predict, specs
 from rff_dist.workbench.results import clusters, models, words
@@ -60,13 +59,13 @@ def _classes(confusion: Confusion, model: Any) -> _Described:
         for i, label in enumerate(read_classes(model).tolist())
     ]
     record = {
-        **fields.values_of(confusion, "accuracy", "balanced_accuracy", "log_loss"),
+        **confusion.to_dict(),
         "classes": per_class,
         "confusion_matrix": confusion.counts,
     }
     log_loss = "none: the model has no probabilities"
     facts = {
-        "accuracy": number(confusion.accuracy),
+        "accuracy": plus_minus(confusion.accuracy, confusion.accuracy_standard_error),
         "balanced accuracy": f"{number(confusion.balanced_accuracy)}, the mean recall of classes",
         "log loss": log_loss if confusion.log_loss is None else f"{number(confusion.log_loss)} nats",
     }
@@ -80,6 +79,7 @@ def _targets(judged: evaluation.Errors | uncertainty.Calibration, model: Any) ->
     with np.errstate(divide="ignore", invalid="ignore"):
         figures = {
             "rmse": rmse,
+            "rmse_standard_error": errors.rmse_standard_error,
             "z_rmse": np.where(deviation > 0, rmse / deviation, np.nan),
             "mse": errors.mean_squared_error,
             "mae": errors.mean_absolute_error,

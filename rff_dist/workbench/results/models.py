@@ -81,6 +81,7 @@ def training_document(training: train.Training, job: specs.Train, run: Summary) 
         parts.append(widths_table(table, record["n_components"]))
     if metrics is not None and "mae" in metrics and model.n_targets > 1:
         parts.append(errors_table(metrics, model))
+    parts += group_parts(metrics, model.card.get("target_names"))
     title = f"wrote {words.place_words(training.published)}"
     lead = verdict.verdict_of(training.comparison)
     return Document(
@@ -212,6 +213,14 @@ def test_facts(metrics: Mapping[str, Any] | None, targets: Sequence[str] | None)
         return {}
     errors = describe.errors_text(metrics, targets)
     return {"test": f"{errors}; {metrics['n_samples']:,} rows of {metrics['test_data']}"}
+
+
+def group_parts(metrics: Mapping[str, Any] | None, targets: Sequence[str] | None) -> list[Part]:
+    """Return the table of a model's errors on the test rows of each group; nothing without groups."""
+    groups = (metrics or {}).get("groups", {})
+    rows = [(name, one["n_samples"], describe.errors_text(one, targets)) for name, one in groups.items()]
+    caption = "errors by group, with standard errors as if rows were independent"
+    return [Table(caption, ("group", "rows", "errors"), rows, is_facts=True)] if rows else []
 
 
 def errors_table(metrics: Mapping[str, Any], model: models.RidgeModel) -> Table:

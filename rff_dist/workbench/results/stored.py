@@ -156,6 +156,7 @@ def _describe_record(path: str, record: records.Record, version: versions.Versio
         described |= models.describe_stored(record)
         facts |= models.stored_facts(record, described.get("products"))
         table = described.get("cross_validation")
+        parts += models.group_parts(card.get("metrics"), card.get("target_names"))
         parts += rows.recipe_parts(recipes.recipe_of(card), _SHOWN_COLUMNS)
         if table is not None and len(table["widths"]) > 1:
             parts.append(models.widths_table(table, len(record.arrays["coefficients"])))

@@ -36,6 +36,19 @@ def test_measures_are_those_of_scikit_learn(weighted):
         assert_allclose(getattr(found, name), expected, rtol=1e-13)
 
 
+def test_the_standard_error_of_the_accuracy_is_binomial_and_that_of_the_bootstrap_with_weights():
+    codes, predicted, _, weights = rows(weighted=True, n_samples=2_000)
+    plain = count_classes(codes, predicted, 3)
+    share = (codes == predicted).mean()
+    assert_allclose(plain.accuracy_standard_error, np.sqrt(share * (1 - share) / 2_000), rtol=1e-13)
+    rng = np.random.default_rng(1)
+    choices = (rng.integers(0, 2_000, 2_000) for _ in range(1_000))
+    repeats = [np.average((codes == predicted)[at], weights=weights[at]) for at in choices]
+    found = count_classes(codes, predicted, 3, sample_weight=weights)
+    # four standard deviations of 1,000 repeats' own
+    assert_allclose(found.accuracy_standard_error, np.std(repeats), rtol=0.09)
+
+
 def test_sums_of_blocks_are_the_sums_of_all_rows_to_the_bit():
     codes, predicted, _, weights = rows(weighted=True)
     whole = count_classes(codes, predicted, 3, sample_weight=weights)

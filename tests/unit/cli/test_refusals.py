@@ -74,6 +74,7 @@ OTHERS = [
     (2, "ingest {table} new --on-nan foo", "`on_nan`"),
     (2, "ingest {table} new --targets prize", "`target`", "'price'"),
     (2, "ingest {table} new --targets price --holdout all", "a share such as 10%"),
+    (2, "ingest {table} new --targets price --test other", "no rows are held out; give a share"),
     (65, "ingest lists.jsonl new --targets a", "'names' (list", "drop=['names']"),
     (65, "ingest gaps.csv new --targets b", 'on_nan="drop"'),
     (2, "ingest a.csv new --append --overwrite", "leave it out"),

@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import rff_dist.estimators.mlflow
 from rff_dist import load_model, write_dataset
 from rff_dist.estimators.mlflow import log_mlflow
-from tests.command_line import document, refusal
+from tests.command_line import PLAIN, document, refusal
 
 mlflow = pytest.importorskip("mlflow", reason="needs the extra mlflow")
 # its own, of type hints, of Pydantic and of databases
@@ -18,7 +19,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::Warning")
 @pytest.fixture(autouse=True)
 def tracking(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/runs.db")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/runs.db")  # sets MLFLOW_TRACKING_URI too
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    yield
+    mlflow.set_tracking_uri(None)
 
 
 @pytest.fixture
@@ -99,3 +103,58 @@ def test_the_signature_of_a_model_of_an_array_takes_arrays_or_named_frames(tmp_p
     np.testing.assert_array_equal(served.predict(rows), load_model(tmp_path / "m").predict(rows))
     example = mlflow.models.Model.load(info.model_uri).load_input_example()
     assert np.shape(example) == (1, 2)
+
+
+@pytest.fixture
+def registered(tmp_path):
+    """The words of a fit that publishes a version, but for its penalty."""
+    X = np.random.default_rng(0).standard_normal((200, 2))
+    write_dataset(tmp_path / "data", X, X.sum(axis=1))
+    return ["fit", tmp_path / "data", tmp_path / "models" / "prices", "--serial", "--register", *PLAIN]
+
+
+def test_the_alias_of_mlflow_follows_the_current_version(registered, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/runs.db")
+    name, rows, client = "models:/prices@champion", np.ones((3, 2)), mlflow.MlflowClient()
+
+    def champion():
+        expected = load_model(registered[2]).predict(rows)
+        np.testing.assert_array_equal(mlflow.pyfunc.load_model(name).predict(rows), expected)
+        return client.get_model_version_by_alias("prices", "champion")
+
+    digests = [document(*registered, "--alpha", alpha)["digest"] for alpha in (1, 5)]
+    second = champion()
+    assert second.tags == {"rff_dist.version": "2", "rff_dist.digest": digests[1]}
+    document("models", "rollback", registered[2])
+    first = champion()
+    assert first.tags == {"rff_dist.version": "1", "rff_dist.digest": digests[0]}
+    document("models", "promote", registered[2], 2)
+    assert champion().version == second.version
+    assert len(client.search_model_versions("name = 'prices'")) == 2
+    # each has its run, with lineage
+    run = client.get_run(second.run_id)
+    assert run.data.params["version"] == "2"
+    lineage = mlflow.artifacts.load_dict(f"{run.info.artifact_uri}/lineage.json")
+    assert lineage["digest"] == digests[1]
+
+
+def test_two_models_of_one_name_do_not_share_an_alias(registered, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/runs.db")
+    document(*registered, "--alpha", 1)
+    registered[2] = tmp_path / "others" / "prices"
+    assert document(*registered, "--alpha", 2)["version"] == 1
+    assert "prices is not up to date in MLflow: InvalidParameterError: " in caplog.text
+    assert len(mlflow.MlflowClient().search_model_versions("name = 'prices'")) == 1
+
+
+@pytest.mark.parametrize("patience", ["0", "7"])
+def test_mlflow_that_does_not_answer_fails_no_job(registered, monkeypatch, caplog, patience):
+    mlflow.set_tracking_uri(None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:9")  # no server listens there
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", patience)
+    if patience != "0":
+        monkeypatch.setattr(rff_dist.estimators.mlflow, "WAIT_S", 1.0)
+    assert document(*registered, "--alpha", 1)["version"] == 1
+    assert "prices is not up to date in MLflow: " in caplog.text
+    assert ("no answer within 1 s" in caplog.text) == (patience != "0")
+    assert "secret" not in caplog.text

@@ -1,12 +1,14 @@
 """What people write about a model: kept with it, and written as a model card."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
-from rff_dist import write_dataset
+from rff_dist import load_model, write_dataset
 from rff_dist.storage import appending
-from tests.command_line import document, refusal
+from rff_dist.text import plus_minus
+from tests.command_line import PLAIN, document, refusal
 
 TEXTS = """
 intended_use = "Sums of *two* numbers"
@@ -67,6 +69,44 @@ def test_updates_keep_the_texts_and_the_card_follows(folder):
     _, text = read_card(folder / "out")
     assert "Not for three" in text
     assert "500 rows" in text
+
+
+def test_models_trained_alike_and_merged_have_the_use_and_what_each_says_about_its_data(folder):
+    document("fit", "data", "m", "--kernel", "linear", "--alpha", "1", "--serial", "--card", "card.toml")
+    document("refit", "m", "test", "alike", "--serial")
+    about = document("info", "m")["card"]["about"]
+    alike = document("info", "alike")["card"]["about"]
+    assert alike == {name: about[name] for name in ("intended_use", "limits")}
+    document("merge", "m", "alike", "--model", "both")
+    assert document("info", "both")["card"]["about"] == about
+    document("merge", "alike", "m", "--model", "turned")
+    assert document("info", "turned")["card"]["about"] == about
+
+
+def test_the_card_has_standard_errors_and_the_errors_of_each_group(folder):
+    rng = np.random.default_rng(3)
+    for name, n_samples in (("train.csv", 400), ("exam.csv", 300)):
+        X, region = rng.standard_normal((n_samples, 2)), rng.integers(0, 4, n_samples)
+        y = X.sum(axis=1) + rng.standard_normal(n_samples) * (1 + region)
+        rows = [f"{a},{b},{'NESW'[at]},{value}" for (a, b), at, value in zip(X, region, y, strict=True)]
+        (folder / name).write_text("\n".join(["a,b,region,y", *rows]))
+        document("ingest", name, name[:-4], "--targets", "y", "--groups", "region")
+    words = ["--groups", "groups", "--n-folds", 2, "--test", "exam", "--serial", "--alpha", 1]
+    document("fit", "train", "m", *words, *PLAIN)
+    metrics = document("info", "m")["card"]["metrics"]
+    test = pd.read_csv("exam.csv")
+    errors = test["y"] - load_model("m").predict(test[["a", "b"]])
+    assert metrics["groups"].keys() == {*"NESW"}
+    for region, found in metrics["groups"].items():
+        own = errors[test["region"] == region] ** 2
+        assert found["n_samples"] == len(own)
+        assert found["rmse"] == pytest.approx([np.sqrt(own.mean())])
+        expected = own.std(ddof=1) / np.sqrt(len(own)) / (2 * np.sqrt(own.mean()))
+        assert found["rmse_standard_error"] == pytest.approx([expected])
+    document("export", "m", "out")
+    _, text = read_card(folder / "out")
+    for one in (metrics, *metrics["groups"].values()):
+        assert plus_minus(one["rmse"][0], one["rmse_standard_error"][0]) in text
 
 
 def test_classifiers_have_a_task_and_models_without_texts_say_so(folder):

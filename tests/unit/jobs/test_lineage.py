@@ -14,7 +14,18 @@ from rff_dist import SerialEngine, open_dataset, write_dataset
 from rff_dist.errors import NotFiniteError
 from rff_dist.fields import build
 from rff_dist.models.versions import RegisteredModel
-from rff_dist.workbench.jobs import ingest, lineage, predict, refresh, specs, split, steps, train, watching
+from rff_dist.workbench.jobs import (
+    auto,
+    ingest,
+    lineage,
+    predict,
+    refresh,
+    specs,
+    split,
+    steps,
+    train,
+    watching,
+)
 from tests import openlineage
 
 PLAIN = {"kernel": "gaussian", "length_scale": "median", "features": "fourier", "n_components": 16}
@@ -110,6 +121,21 @@ def test_events_say_what_jobs_read_and_wrote(tmp_path, sent):
     written = {one["name"].rpartition("/")[2]: one["outputFacets"] for one in event["outputs"]}
     assert written.keys() == {"data-train.zarr", "data-test.zarr"}
     assert sum(one["outputStatistics"]["rowCount"] for one in written.values()) == 300
+    assert sent == []
+
+
+def test_auto_tells_of_its_ingest_with_both_parts(tmp_path, sent):
+    write_table("monday.csv", 0, 200)
+    job = {"sources": ["monday.csv"], "target": "price", "into": "made"}
+    prepared = auto.prepare_table(build(specs.Auto, job))
+    event = ends_of(sent, "ingest")
+    written = {one["name"]: one["outputFacets"]["outputStatistics"] for one in event["outputs"]}
+    assert {name: one["rowCount"] for name, one in written.items()} == {
+        str(tmp_path / "made/train.zarr"): prepared.n_train,
+        str(tmp_path / "made/test.zarr"): prepared.n_test,
+    }
+    assert [one["name"] for one in event["inputs"]] == [str(tmp_path / "monday.csv")]
+    auto.prepare_table(build(specs.Auto, job))  # finds both, and ingests nothing
     assert sent == []
 
 

@@ -7,9 +7,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
 from rff_dist import Gaussian, SerialEngine, draw_feature_map, write_dataset
+from rff_dist.data import columns, labelled
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, OutputExistsError, StorageError
+from rff_dist.fitting import evaluation
 from rff_dist.fitting.predicting import transform_in_memory
 from rff_dist.ridge import predict as prediction
 from rff_dist.statistics import inspection
@@ -38,6 +40,58 @@ def test_errors_are_those_of_scikit_learn(weighted):
     assert_allclose(errors.largest, np.abs(test.y - predicted).max(axis=0), rtol=1e-12)
     bias = np.average(test.y - predicted, axis=0, weights=test.sample_weight)
     assert_allclose(errors.bias, bias, rtol=1e-10)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+def test_the_standard_error_of_the_rmse_is_that_of_the_bootstrap(weighted):
+    train = draw_dataset(300, n_targets=2)
+    test = draw_dataset(2_000, n_targets=2, weighted=weighted, seed=1)
+    model, _ = fit_ridge(train, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
+    errors = prediction.evaluate(test, model, engine=ENGINE)
+    squares = (test.y - prediction.predict_in_memory(test, model, engine=ENGINE)["predictions"]) ** 2
+    weights = np.ones(2_000) if test.sample_weight is None else test.sample_weight
+    rng, repeats = np.random.default_rng(0), []
+    for _ in range(1_000):
+        at = rng.integers(0, 2_000, 2_000)
+        repeats.append(np.sqrt(np.average(squares[at], axis=0, weights=weights[at])))
+    # 1,000 repeats know a standard deviation to 1 / √2000 = 2.2%; four of these
+    assert_allclose(errors.rmse_standard_error, np.std(repeats, axis=0), rtol=0.09)
+    if not weighted:
+        rmse = np.sqrt(squares.mean(axis=0))
+        expected = squares.std(axis=0, ddof=1) / np.sqrt(2_000) / (2 * rmse)
+        assert_allclose(errors.rmse_standard_error, expected, rtol=1e-10)
+
+
+def test_a_standard_error_of_one_row_or_of_errors_beyond_its_range_is_unknown():
+    huge = evaluation.errors_of(np.array([[1e80], [0.0]]), np.ones(2), np.zeros((2, 1)), np.zeros(1))
+    one = evaluation.errors_of(np.ones((1, 1)), np.ones(1), np.zeros((1, 1)), np.zeros(1))
+    for errors in (huge, one, huge + one, one + huge):
+        assert errors.mean_squared_error > 0
+        assert errors.rmse_standard_error.shape == (1,)
+        assert errors.to_dict()["rmse_standard_error"] == [None]
+    assert (one + one).to_dict()["rmse_standard_error"] == [0.0]
+
+
+def test_errors_of_groups_are_those_of_their_rows_unless_there_are_many():
+    model, _ = fit_ridge(draw_dataset(300), Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
+    test, n_rows = draw_dataset(5_000, weighted=True, seed=1), 5_000
+
+    def judged(groups):
+        grouped = labelled.GroupedDataset(test, columns.MemoryColumn(groups))
+        return prediction.evaluate_by_group(grouped, model, engine=ENGINE)
+
+    groups = np.random.default_rng(0).choice(["east", "north", "west"], n_rows)
+    found = judged(groups)
+    assert found.groups.keys() == {"east", "north", "west"}
+    for name, errors in found.groups.items():
+        at = groups == name
+        own = ArrayDataset(test.X[at], test.y[at], test.sample_weight[at])
+        alone = prediction.evaluate(own, model, engine=ENGINE)
+        for key, value in alone.to_dict().items():
+            assert_allclose(errors.to_dict()[key], value, rtol=1e-9, err_msg=key)
+    assert judged(np.arange(n_rows) % evaluation.MOST_GROUPS).groups.keys() == {*map(str, range(50))}
+    assert judged(np.arange(n_rows) * 51 // n_rows).groups is None
+    assert prediction.evaluate_by_group(test, model, engine=ENGINE).groups == {}
 
 
 def test_evaluation_needs_the_models_columns_and_targets(dataset, model):
