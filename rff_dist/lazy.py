@@ -11,7 +11,9 @@ class LazyModule(ModuleType):
     """Stands for the module of its name at the head of a file, and imports it at the first look at it."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self.__name__), name)
+        value = getattr(import_module(self.__name__), name)
+        setattr(self, name, value)  # tables of thousands of columns ask a million times
+        return value
 
 
 def require(module: str, why: str, extra: str, where: str = "") -> Any:

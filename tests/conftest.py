@@ -115,6 +115,25 @@ def server() -> Iterator[Any]:
         yield running
 
 
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a catalog, on SQLite, that PyIceberg's configuration names."""
+    pytest.importorskip("pyiceberg", reason="needs the extra iceberg")
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.utils.config import Config
+
+    (tmp_path / "lake").mkdir()
+    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__URI", f"sqlite:///{tmp_path}/lake/catalog.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__WAREHOUSE", f"file://{tmp_path}/lake")
+    # it reads them once for each process
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    catalog = load_catalog("shop")
+    catalog.create_namespace("main")
+    yield catalog
+    catalog.close()
+
+
 @pytest.fixture(scope="session")
 def prefect_server() -> Iterator[None]:
     """Let Prefect's temporary server, which the first flow starts, end without a farewell."""

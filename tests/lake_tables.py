@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ TYPES = pa.schema(
 )
 #: The first key: such keys differ in digits that float64 does not have.
 FIRST = 2**60
+FEED = {"delta.enableChangeDataFeed": "true"}
 
 
 def draw(keys: Any, seed: int) -> Rows:
@@ -56,9 +58,13 @@ class Commits:
         self.held |= rows
         return rows
 
+    def size(self) -> int:
+        """Return a number of rows from 1 to the most, each order of magnitude as likely as the others."""
+        return round(self.most ** self.random.random())
+
     def keys(self) -> list[int]:
-        n = min(len(self.held) - 1, self.random.randint(1, self.most))
-        return self.random.sample(sorted(self.held), n)
+        n = min(len(self.held) // 2, self.size())
+        return self.random.sample(list(self.held), n)  # new keys are larger, so they are in order
 
     def update(self) -> Rows:
         self.seed += 1
@@ -67,7 +73,7 @@ class Commits:
         return rows
 
     def delete(self) -> list[int]:
-        keys = self.keys()[: self.most // 2]
+        keys = self.keys()
         for key in keys:
             del self.held[key]
         return keys
@@ -76,11 +82,11 @@ class Commits:
         """Return the next commit: what it does, and its rows or keys."""
         what = self.random.choice(["insert", "update", "delete", "upsert"])
         if what == "insert":
-            return what, self.add(self.random.randint(1, self.most))
+            return what, self.add(self.size())
         if what == "delete":
             return what, self.delete()
         rows = self.update()
-        return what, rows | self.add(self.random.randint(1, self.most)) if what == "upsert" else rows
+        return what, rows | self.add(self.size()) if what == "upsert" else rows
 
     def commit_a_night(self) -> None:
         """Correct 3 of the first 300 rows, add 5 and delete 2."""
@@ -105,3 +111,64 @@ class Commits:
             for _, (a, b, kind, price) in sorted(self.held.items())
         )
         assert list(found) == list(expected)
+
+
+class DeltaTable(Commits):
+    """A Delta table that gets the commits of a dictionary."""
+
+    def __init__(self, url: Path | str, n_rows: int, *, feed: bool = True, **options: Any) -> None:
+        super().__init__(n_rows, **options)
+        self.url, self.feed = str(url), feed
+        self.write(self.first, "error")
+
+    def write(self, rows: Any, mode: str = "append", **how: Any) -> None:
+        import deltalake
+
+        rows = as_arrow(rows) if isinstance(rows, dict) else rows
+        how = {"configuration": FEED if self.feed and mode == "error" else None, **how}
+        deltalake.write_deltalake(self.url, rows, mode=mode, **how)
+
+    def commit(self, what: str, given: Any) -> None:
+        table = self.open()
+        if what == "insert":
+            self.write(given)
+        elif what == "delete":
+            table.delete(f"key IN ({', '.join(map(str, given))})")
+        else:
+            names = {"source_alias": "new", "target_alias": "old"}
+            merged = table.merge(as_arrow(given), predicate="old.key = new.key", **names)
+            merged.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    @property
+    def version(self) -> int:
+        return self.open().version()
+
+    def open(self) -> Any:
+        import deltalake
+
+        return deltalake.DeltaTable(self.url)
+
+
+class IcebergTable(Commits):
+    """An Iceberg table that gets the commits of a dictionary."""
+
+    url = "iceberg://shop/main.prices"
+
+    def __init__(self, catalog: Any, n_rows: int, **options: Any) -> None:
+        super().__init__(n_rows, **options)
+        self.table = catalog.create_table("main.prices", schema=TYPES)
+        self.table.append(as_arrow(self.first))
+
+    def commit(self, what: str, given: Any) -> None:
+        from pyiceberg.expressions import In
+
+        if what == "insert":
+            self.table.append(as_arrow(given))
+        elif what == "delete":
+            self.table.delete(In("key", given))
+        else:
+            self.table.overwrite(as_arrow(given), overwrite_filter=In("key", [*given]))
+
+    @property
+    def version(self) -> str:
+        return str(self.table.current_snapshot().snapshot_id)

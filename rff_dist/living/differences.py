@@ -1,5 +1,6 @@
 """The rows that differ between the version of the data that a model was made of, and a later one."""
 
+import bisect
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -189,11 +190,12 @@ def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
 def without_rows(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
     """Return the ranges without the rows of `taken`; ranges are not merged."""
     holes = merge_ranges(taken)
+    starts, stops = [start for start, _ in holes], [stop for _, stop in holes]
     left = []
     for start, stop in ranges:
-        for hole_start, hole_stop in holes:
-            if hole_stop <= start or stop <= hole_start:
-                continue
+        # corrections of thousands of rows leave thousands of ranges and of holes
+        within = holes[bisect.bisect_right(stops, start) : bisect.bisect_left(starts, stop)]
+        for hole_start, hole_stop in within:
             if start < hole_start:
                 left.append((start, hole_start))
             start = hole_stop
@@ -219,7 +221,5 @@ def cut_ranges(ranges: Iterable[Range], rows: int) -> list[Range]:
 
 def are_in(numbers: IntArray, ranges: Iterable[Range]) -> NDArray[np.bool_]:
     """Return which row numbers are in the ranges."""
-    inside = np.zeros(len(numbers), bool)
-    for start, stop in ranges:
-        inside |= (numbers >= start) & (numbers < stop)
-    return inside
+    edges = np.array(merge_ranges(ranges), np.int64).ravel()
+    return np.searchsorted(edges, numbers, side="right") % 2 == 1

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
+from rff_dist.data import memory
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import StatisticsError
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.living import drift, new_rows, update
-from rff_dist.living.differences import Range, as_blocks, count_rows, cut_ranges
+from rff_dist.living.differences import Range, as_blocks, count_rows, cut_ranges, merge_ranges
 from rff_dist.numerics import cholesky, eigen, exact_sums
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import accumulate, inspection, ridge_statistics
@@ -88,14 +89,18 @@ def hold_out(
             "give test data (`test`), or fit again"
         )
     at_once, whitener = update.rows_at_once(dataset, spec.limb_rows), champion.feature_map.whitener
-    blocks = as_blocks(cut_ranges(ranges, at_once))
+    # In memory: between corrections lie thousands of short ranges, and each would be a block to read.
+    numbers = np.concatenate([np.arange(*those) for those in ranges])
+    X, y, weight = dataset.take(numbers)
+    assert y is not None  # the models' columns and targets are those of the dataset
+    dataset = memory.ArrayDataset(X, y[:, 0] if dataset.one_dimensional else y, weight)
+    blocks = as_blocks(cut_ranges([(0, len(numbers))], at_once))
     state = engine.broadcast(accumulate.Accumulation(champion.feature_map, spec))
-    sums = {
-        ages: update.sum_ranges(dataset, cut_ranges(those, at_once), state, engine=engine).with_whitener(
-            whitener
-        )
-        for ages, those in rows.by_ages(champion, ranges).items()
-    }
+    sums = {}
+    for ages, those in rows.by_ages(champion, ranges).items():
+        places = merge_ranges(np.searchsorted(numbers, those).tolist())
+        part = update.sum_ranges(dataset, cut_ranges(places, at_once), state, engine=engine)
+        sums[ages] = part.with_whitener(whitener)
     without = _linear_without(champion, [(before, part) for (before, _), part in sums.items()])
     errors = inspection.sum_rows(dataset, compute, without, blocks=blocks, engine=engine, label="evaluate")
     return HeldOut(dataset, blocks, sums, without, errors)

@@ -237,14 +237,15 @@ def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
     """Return notes on numbers of a file of text that may be dates, or stand for missing values."""
     if table.decimal is None:
         return []
-    kinds = {field.name: str(field.type) for field in table.schema if field.name in columns}
+    wanted = set(columns)
+    kinds = {field.name: str(field.type) for field in table.schema if field.name in wanted}
     plain = [name for name, kind in kinds.items() if kind in ("int64", "double")]
     first = table.first_rows(dict.fromkeys(plain, pyarrow.float64())) if plain else None
     if first is None:
         return []
-    notes = []
+    notes, read = [], dict(zip(first.schema.names, first.columns, strict=True))
     for name in plain:
-        values = to_numbers(first.column(name))
+        values = to_numbers(read[name])
         values = values[np.isfinite(values)]
         if not len(values):
             continue
@@ -253,10 +254,10 @@ def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
             notes.append(f"{name!r} may be dates, and is read as numbers: write them as 2024-02-29")
         # a sentinel lies at an end of the range, occurs more than once, and is at least twice as large as the
         # rest
-        for end in ends:
+        for end in (end for end in ends if end in _SENTINELS):
             others = values[values != end]
             is_far = len(others) and np.abs(others).max() < abs(end) / 2
-            if end in _SENTINELS and is_far and len(values) - len(others) > 1:
+            if is_far and len(values) - len(others) > 1:
                 notes.append(
                     f"{name!r} is {end:g} in {len(values) - len(others)} of the first rows, and far from the "
                     "others: if it means missing, say so by `missing`"

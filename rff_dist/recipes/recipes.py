@@ -324,14 +324,15 @@ class Recipe:
           column.
         """
         X = np.empty((batch.num_rows, len(self.names)))
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         start = 0
         for encoder in self.columns:
             if isinstance(encoder, Transformer):
                 part = encoder.encode(batch)
             elif isinstance(encoder, TargetMeans) and tables is not None:
-                part = encoder.encode(batch.column(encoder.column), tables[encoder.column], folds)
+                part = encoder.encode(columns[encoder.column], tables[encoder.column], folds)
             else:
-                part = encoder.encode(batch.column(encoder.column))
+                part = encoder.encode(columns[encoder.column])
             X[:, start : start + part.shape[1]] = part
             start += part.shape[1]
         return X

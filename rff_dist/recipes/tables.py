@@ -123,10 +123,7 @@ def to_numbers(column: pyarrow.Array) -> np.ndarray:
 
 def _floats(column: pyarrow.Array) -> np.ndarray:
     """Return a column of float64 as an array, missing values as NaN."""
-    # without the bitmap of missing values, because DLPack takes no columns that have one
-    _, data = column.buffers()
-    numbers = pyarrow.Array.from_buffers(column.type, len(column), [None, data], offset=column.offset)
-    values = np.from_dlpack(numbers)
+    values = np.frombuffer(column.buffers()[1], np.float64, len(column), 8 * column.offset)
     if not column.null_count:
         return values
     return np.where(np.from_dlpack(column.is_null().cast("uint8")), np.nan, values)

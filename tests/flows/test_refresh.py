@@ -20,7 +20,7 @@ from rff_dist.statistics import passes
 from rff_dist.storage.output_places import hold
 from rff_dist.workbench.jobs.steps import publish
 from tests.flows.test_train import task_runs
-from tests.lake_tables import as_arrow, draw
+from tests.lake_tables import DeltaTable, IcebergTable
 from tests.living_data import batch
 from tests.markdown import rows_of
 from tests.plain import fit_ridge
@@ -128,26 +128,30 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     assert (good["decision"], good["new"], good["left_out"]) == ("published", [[1500, 1800]], [[1200, 1500]])
 
 
-def test_a_run_takes_what_changed_in_a_table_first_and_names_its_version(tmp_path):
-    deltalake = pytest.importorskip("deltalake")
-    table, data, model = (str(tmp_path / name) for name in ("prices", "data.zarr", "models/main"))
-    deltalake.write_deltalake(table, as_arrow(draw(range(900), 0)))
-    ingest_more(table, data, target="price", id="key", chunk_rows=200)
+@pytest.mark.parametrize("format", ["Delta", "Iceberg"])
+def test_a_run_takes_what_changed_in_a_table_first_and_names_its_version(tmp_path, request, format):
+    if format == "Delta":
+        pytest.importorskip("deltalake")
+        table = DeltaTable(tmp_path / "prices", 900)
+    else:
+        table = IcebergTable(request.getfixturevalue("catalog"), 900)
+    data, model, first = str(tmp_path / "data.zarr"), str(tmp_path / "models/main"), table.version
+    ingest_more(table.url, data, target="price", id="key", chunk_rows=200)
     how = {"length_scale": 2.0, "n_components": 32, "alpha": 0.1}
     trained, _ = fit_ridge(open_dataset(data), Gaussian(), engine=ENGINE, **how)
     publish(trained, model, data=data, reason="trained")
-    deltalake.write_deltalake(table, as_arrow(draw(range(900, 1100), 1)), mode="append")
-    deltalake.DeltaTable(table).delete("key < 10")
-    night = RefreshParameters(table=table, data=data, model=model)
+    table.commit_a_night()
+    night = RefreshParameters(table=table.url, data=data, model=model)
     state = run(night)
     assert [one.name for one in task_runs(state)] == ["append", *STEPS]
     result = state.result()
-    assert (result["decision"], result["table"]["version"]) == ("published", 2)
+    assert (result["decision"], result["table"]["version"]) == ("published", table.version)
     assert result["statistics_digest"] == at_once(night)
+    table.assert_held(data)
     versions = RegisteredModel(model).versions()
-    assert [one.lineage["data_table"]["version"] for one in versions] == [0, 2]
-    assert "version 2 of the Delta table" in Artifact.get("rff-refresh-report-main").data
-    assert "version 2 of the Delta table" in Artifact.get("rff-ingest-summary-main").data
+    assert [one.lineage["data_table"]["version"] for one in versions] == [first, table.version]
+    for report in ("rff-refresh-report-main", "rff-ingest-summary-main"):
+        assert f"version {table.version} of the {format} table" in Artifact.get(report).data
     again = run(night)
     assert [one.name for one in task_runs(again)] == ["append", *STEPS[:1]]
     assert again.result()["decision"] == "nothing new"

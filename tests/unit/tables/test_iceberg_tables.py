@@ -16,60 +16,19 @@ from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage import repositories
 from rff_dist.storage.locations import parse_location
 from rff_dist.workbench.tables import iceberg_tables
-from tests.lake_tables import FIRST, TYPES, Commits, as_arrow
+from tests.lake_tables import FIRST, IcebergTable
 from tests.living_data import assert_follows, fit, make_small, refresh
 from tests.refusals import refuses
 from tests.tables import ingest, ingest_more
 
 pytest.importorskip("pyiceberg")
 
-URL = "iceberg://shop/main.prices"
-
-
-@pytest.fixture
-def catalog(tmp_path, monkeypatch):
-    """A catalog that PyIceberg's configuration names."""
-    from pyiceberg.catalog import load_catalog
-    from pyiceberg.utils.config import Config
-
-    (tmp_path / "lake").mkdir()
-    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__TYPE", "sql")
-    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__URI", f"sqlite:///{tmp_path}/lake/catalog.db")
-    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__WAREHOUSE", f"file://{tmp_path}/lake")
-    # it reads them once for each process
-    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
-    catalog = load_catalog("shop")
-    catalog.create_namespace("main")
-    yield catalog
-    catalog.close()
-
-
-class Table(Commits):
-    """An Iceberg table that gets the commits of a dictionary."""
-
-    def __init__(self, catalog, n_rows: int, **options) -> None:
-        super().__init__(n_rows, **options)
-        self.table = catalog.create_table("main.prices", schema=TYPES)
-        self.table.append(as_arrow(self.first))
-
-    def commit(self, what, given):
-        from pyiceberg.expressions import In
-
-        if what == "insert":
-            self.table.append(as_arrow(given))
-        elif what == "delete":
-            self.table.delete(In("key", given))
-        else:
-            self.table.overwrite(as_arrow(given), overwrite_filter=In("key", [*given]))
-
-    @property
-    def version(self):
-        return str(self.table.current_snapshot().snapshot_id)
+URL = IcebergTable.url
 
 
 @pytest.fixture
 def table(catalog):
-    return Table(catalog, 300)
+    return IcebergTable(catalog, 300)
 
 
 @pytest.fixture
@@ -91,9 +50,10 @@ def data(table, tmp_path):
 def test_model_that_followed_random_commits_has_the_bits_of_one_full_pass(
     tmp_path, monkeypatch, catalog, n_commits, most
 ):
-    make_small(monkeypatch)
-    table, data = Table(catalog, 600, most=most), tmp_path / "data.zarr"
-    ingest_more(URL, data, target="price", id="key", chunk_rows=128)
+    if is_small := most < 100:
+        make_small(monkeypatch)
+    table, data = IcebergTable(catalog, 600, most=most), tmp_path / "data.zarr"
+    ingest_more(URL, data, target="price", id="key", chunk_rows=128 if is_small else 4096)
     begun = fit(open_dataset(data))
     write_model(begun, tmp_path / "model")
     for i in range(1, n_commits + 1):
@@ -158,7 +118,7 @@ def test_expired_snapshots_are_refused(table, data):
 
 def test_another_table_of_its_name_is_refused(table, data, catalog):
     catalog.drop_table("main.prices")
-    Table(catalog, 300)
+    IcebergTable(catalog, 300)
     with refuses(DataError, URL, "replaced", "`overwrite`"):
         ingest_more(URL, data)
 
