@@ -269,14 +269,16 @@ def test_a_page_as_markdown_has_its_headings_tables_and_pictures_and_takes_nothi
 
 
 def test_the_page_says_what_was_done_to_a_tables_columns(tmp_path):
-    lines = [f"{'ab'[i % 2]},{i % 7 or ''},{i},{i % 7 + i % 2}" for i in range(100)]
-    (tmp_path / "t.csv").write_text("\n".join(["kind,size,code,y", *lines]))
-    ingest(tmp_path / "t.csv", tmp_path / "data", target="y", drop=["code"], impute="median")
+    lines = [f"{'ab'[i % 2]},{i % 7 or ''},{i},{100 if i == 60 else i % 7 + i % 2},r{i}" for i in range(100)]
+    (tmp_path / "t.csv").write_text("\n".join(["kind,size,code,y,name", *lines]))
+    ingest(tmp_path / "t.csv", tmp_path / "data", target="y", drop=["code"], impute="median", id="name")
     words = ["fit", tmp_path / "data", tmp_path / "m", "--serial", "--n-components", "16", "--alpha", "1"]
     assert run(*words, *PLAIN, "--report", tmp_path / "page.html").exit_code == 0
     _, words = check_readable(tmp_path / "page.html")
     assert "kind one-hot, 2 levels: " in words.replace("  ", " ")
     assert "15 missing values become" in words
+    worst = words.partition("Rows with the largest errors id ")[2]
+    assert worst.partition("size ")[2].startswith("r60 100 ")
 
 
 def counts_of(page):

@@ -84,6 +84,7 @@ class JudgedRows:
     `by`: {"test", "cross-validation", "leave-one-out"}. How these rows were kept from the models.
     `n_available`: rows that there are; these may be a sample of them.
     `numbers`: int64 array of shape (n_rows,). The rows' numbers in their data.
+    `ids`: array of shape (n_rows,). The rows' ids; None without any.
     `X`: array of shape (n_rows, n_features).
     `y`: float64 array of shape (n_rows, n_targets). Targets; −1 and +1 for classes.
     `weights`: float64 array of shape (n_rows,), or None. Above 0.
@@ -101,6 +102,7 @@ class JudgedRows:
     groups: NDArray[Any] | None = None
     folds: held_out.FoldModels | None = None
     split: IntArray | None = None
+    ids: NDArray[Any] | None = None
 
     @property
     def block(self) -> blocks.Rows:

@@ -275,12 +275,19 @@ def _worst_rows(
 ) -> None:
     residuals = comparison.y[:, target] - comparison.ours.values[:, target]
     name, shown = sample.targets[target], sample.columns[:6]
+    called = comparison.numbers if comparison.ids is None else comparison.ids
     page.table(
-        "Rows with the largest errors, by their numbers from 0",
-        ("row", f"observed {name}", "predicted", "error", *(column.name for column in shown)),
+        "Rows with the largest errors",
+        (
+            "row, from 0" if comparison.ids is None else "id",
+            f"observed {name}",
+            "predicted",
+            "error",
+            *(column.name for column in shown),
+        ),
         [
             (
-                f"{comparison.numbers[row]}",
+                f"{called[row]}",
                 value_words(float(comparison.y[row, target])),
                 float(comparison.ours.values[row, target]),
                 float(residuals[row]),
