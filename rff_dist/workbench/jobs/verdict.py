@@ -315,7 +315,7 @@ class Comparison(JudgedRows):
             return ""
         values = [one.mean, one.lower, one.upper]
         if self.measure == "log_loss":
-            return f"{number(values[0])} ({number(values[1])} to {number(values[2])})"
+            return "{:.3f} ({:.3f} to {:.3f})".format(*values)
         unit = 1.0
         if self.classes is None:
             losses = self._losses(self.predictions[name], self.measure)
