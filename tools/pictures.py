@@ -2,7 +2,7 @@
 
 The picture of the page needs Chromium.
 
-`make bench-defaults` makes `defaults.svg`, with the table that it draws, and the benchmark
+`make bench-defaults` makes DEFAULTS.md, of which defaults.svg is drawn, and the benchmark
 `a_thousand_workers_are_busy` the picture of workers. others.svg is drawn from the results next to it, which
 `less_time_for_the_same_error_than_others` measures in half an hour, and growth.png is the picture that
 notebook 06 stores.
@@ -23,6 +23,7 @@ from matplotlib import pyplot as plt
 from PIL import Image
 from sklearn.datasets import load_wine
 
+from benchmarks.defaults.table import draw
 from benchmarks.less_time_for_the_same_error_than_others import save_picture
 from rff_dist import Gaussian, draw_feature_map
 from tests.browser import BROWSER
@@ -34,7 +35,9 @@ PAGES = ROOT / "notebooks/manual/pages"
 def main() -> None:
     """Make all of them."""
     readme = ROOT / "README.md"
-    readme.write_text(with_defaults(readme.read_text(), (ROOT / "DEFAULTS.md").read_text()))
+    defaults = (ROOT / "DEFAULTS.md").read_text()
+    readme.write_text(with_defaults(readme.read_text(), defaults))
+    draw(PAGES / "defaults.svg", [summary(defaults, measure) for measure in ("z-RMSE", "log loss")])
     save_picture(PAGES / "others.svg", PAGES / "others.json")
     _growth()
     _idea()
@@ -45,10 +48,8 @@ def main() -> None:
 
 def with_defaults(readme: str, table: str) -> str:
     """Return the README with what DEFAULTS.md says today of errors and seconds next to boosted trees."""
-    part = table.partition("| z-RMSE, against |")[2].partition("\n\n")[0]
-    lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines())
     (sets, wins, _, losses, _, seconds, _), (*_, error, trees, _) = (
-        cells[1:] for cells in lines if cells[0] in ("CatBoost", "LightGBM")
+        cells[1:] for cells in summary(table, "z-RMSE") if cells[0] in ("CatBoost", "LightGBM")
     )
     sentence = (
         f"On {sets} data sets, public and generated, it errs less than CatBoost on {wins} and more on "
@@ -57,6 +58,13 @@ def with_defaults(readme: str, table: str) -> str:
     )
     filled = textwrap.fill(sentence, 118, subsequent_indent="  ", break_on_hyphens=False)
     return re.sub(r"On \d+ data sets, public.*?of the time\.", filled, readme, flags=re.DOTALL)
+
+
+def summary(text: str, measure: str) -> list[list[str]]:
+    """Return the summary of a measure in DEFAULTS.md: its cells, the head first."""
+    begin = text.index(f"| {measure}, against |")
+    head, _, *lines = text[begin : text.index("\n\n", begin)].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *lines)]
 
 
 def _photograph(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.transforms import Bbox
 
 from benchmarks.defaults.fits import COVERAGE, Result, Task
 from benchmarks.defaults.models import CONFORMAL, MODELS, NAMED, OURS
@@ -132,7 +135,7 @@ def write(results: dict[Task, Result], splits: list[int], folder: Path, sets: It
     ]
     path = folder / "DEFAULTS.md"
     path.write_text("\n\n".join(blocks) + "\n")
-    if drawn := [(part, measures[-1]) for part, measures in parts if _counted(part)]:
+    if drawn := [_summary(part, measures[-1]) for part, measures in parts if _counted(part)]:
         draw(folder / "defaults.svg", drawn)
     return path
 
@@ -260,39 +263,48 @@ def _remarks(rows: list[Row]) -> Iterator[str]:
             yield f"- Ours warned on {len(warned)} of {len(row.splits)} splits of {row.name}: {texts}"
 
 
-def draw(path: Path, parts: list[tuple[list[Row], Measure]]) -> None:
-    """Draw errors against seconds, both over ours; a line joins the models that none beats in both."""
-    figure = Figure(figsize=(5.4 * len(parts), 3.8), layout="constrained")
-    for axes, (rows, measure) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
-        sets = _counted(rows)
-        points = []
-        for model in (OURS, *_peers(rows)):
-            errors = ratios(rows, model, measure.key)
-            label = MODELS[model].title + (f" ({len(errors)} sets)" if len(errors) < len(sets) else "")
-            if errors:
-                points.append((geometric_mean(ratios(rows, model, "wall")), geometric_mean(errors), label))
-        points.sort()
-        front = [one for i, one in enumerate(points) if all(one[1] < faster[1] for faster in points[:i])]
-        axes.step(*zip(*(point[:2] for point in front), strict=True), where="post", color=INK, lw=1, ls=":")
-        colours = [BLUE if label == OURS else INK for *_, label in points]
-        axes.scatter(*zip(*(point[:2] for point in points), strict=True), c=colours, zorder=3)
-        axes.set_title(f"{measure.title} / ours, {len(sets)} sets", loc="left", size=10, color=INK)
-        axes.set_xlabel("seconds of a fit / ours", color=INK)
-        axes.set_xscale("log")
+def draw(path: Path, tables: list[Table]) -> None:
+    """Draw errors against seconds over ours, of `_summary`'s tables; dots that none beats are filled."""
+    figure = Figure(figsize=(5.4 * len(tables), 3.8), layout="constrained")
+    for axes, (head, *lines) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables, strict=True):
+        n_sets = max(int(line[1]) for line in lines)
+        points = [(1.0, 1.0, OURS)]
+        for model, n, *_, error, seconds, _ in lines:
+            if error:
+                label = model + (f" ({n} sets)" if int(n) < n_sets else "")
+                points.append((float(seconds), float(error), label))
+        axes.set_title(f"{head[0].removesuffix(', against')} / ours, {n_sets} sets", loc="left", color=INK)
+        axes.set_xlabel("seconds of a fit / ours; filled: none beats it in both", color=INK)
+        axes.set(xscale="log", yscale="log")
         axes.margins(0.15)
-        axes.xaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.2, 1.5, 2.0, 3.0, 4.0)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
         axes.tick_params(which="both", colors=INK)
         axes.spines[:].set_visible(False)
         axes.grid(color=INK, alpha=0.3, lw=0.7)
+        for seconds, error, label in points:
+            colour = BLUE if label == OURS else INK
+            beaten = any(s <= seconds and e <= error and (s, e) != (seconds, error) for s, e, _ in points)
+            axes.scatter(seconds, error, color=colour, fc="none" if beaten else colour, zorder=3)
         figure.draw_without_rendering()
-        lowest = -np.inf  # where the next label may be, in points
-        for seconds, error, label in sorted(points, key=lambda point: point[1]):
-            height = axes.transData.transform((seconds, error))[1] * 72.0 / figure.dpi
-            lowest = max(height + 3.0, lowest + 10.0)
-            right = seconds**3 > points[0][0] * points[-1][0] ** 2
-            place = {"xytext": (-6 if right else 6, lowest - height), "ha": "right" if right else "left"}
-            style = {"color": BLUE if label == OURS else INK, "size": 9, "textcoords": "offset points"}
-            axes.annotate(label, (seconds, error), **place, **style)
+        taken = [Bbox.from_bounds(*axes.transData.transform(p[:2]) - 5.0, 10.0, 10.0) for p in points]
+        for seconds, error, label in sorted(points):
+            style = {"color": BLUE if label == OURS else INK, "size": 9, "va": "center"}
+            for rise, side in itertools.product((0, 9, -9, 18, -18), ("left", "right")):
+                offset = (6 if side == "left" else -6, rise)
+                text = axes.annotate(
+                    label, (seconds, error), xytext=offset, ha=side, textcoords="offset points", **style
+                )
+                box = text.get_window_extent()
+                inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+                if inside and not any(box.overlaps(other) for other in taken):
+                    break
+                text.remove()
+            else:
+                raise ValueError(f"no room for the label of {label}")
+            taken.append(box)
     with mpl.rc_context({"svg.hashsalt": "defaults"}):  # the same results, the same bytes
         figure.savefig(path, transparent=True, metadata={"Date": None} if path.suffix == ".svg" else None)
 

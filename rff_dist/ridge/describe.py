@@ -158,7 +158,7 @@ def candidate_cells(row: Mapping[str, Any]) -> list[Any]:
     """Return a candidate on a model's card as a row of a table."""
     alpha = row["alpha"]
     return [
-        names.shortened_text(row["kernel"]),
+        names.shortened_text(row["kernel"]).replace(",", ", "),  # where a narrow table breaks it
         _scale_words(row["length_scale"]),
         row["features"],
         row["n_components"],

@@ -130,6 +130,7 @@ def test_the_page_names_the_intended_use_and_the_commit_of_the_working_folder(tr
         assert made.exit_code == 0
         text, _, found = check_readable(tmp_path / "page.html")[1].rpartition("Provenance")
         assert "intended use prices <here> limits not elsewhere" in text
+        assert re.search(r"options [^ ]+ = .*n_components = 16.* seed 0 ", found)
         return found
 
     assert "git commit" not in provenance()
@@ -269,14 +270,25 @@ def test_a_page_as_markdown_has_its_headings_tables_and_pictures_and_takes_nothi
 
 
 def test_the_page_says_what_was_done_to_a_tables_columns(tmp_path):
-    lines = [f"{'ab'[i % 2]},{i % 7 or ''},{i},{i % 7 + i % 2}" for i in range(100)]
-    (tmp_path / "t.csv").write_text("\n".join(["kind,size,code,y", *lines]))
-    ingest(tmp_path / "t.csv", tmp_path / "data", target="y", drop=["code"], impute="median")
+    lines = [f"{'ab'[i % 2]},{i % 7 or ''},{i},{100 if i == 60 else i % 7 + i % 2},r{i}" for i in range(100)]
+    (tmp_path / "t.csv").write_text("\n".join(["kind,size,code,y,name", *lines]))
+    ingest(tmp_path / "t.csv", tmp_path / "data", target="y", drop=["code"], impute="median", id="name")
     words = ["fit", tmp_path / "data", tmp_path / "m", "--serial", "--n-components", "16", "--alpha", "1"]
     assert run(*words, *PLAIN, "--report", tmp_path / "page.html").exit_code == 0
     _, words = check_readable(tmp_path / "page.html")
     assert "kind one-hot, 2 levels: " in words.replace("  ", " ")
     assert "15 missing values become" in words
+    worst = words.partition("Rows with the largest errors id ")[2]
+    assert worst.partition("size ")[2].startswith("r60 100 ")
+    spread = words.partition("Columns of numbers and dates column mean std min median max ")[2]
+    assert spread.startswith("size ")  # no level is a column there
+    assert "histograms, and the rows of each level" in words
+
+
+def test_values_have_the_digits_that_their_deviation_gives_a_meaning():
+    assert pages._rounded([-1.447, -5.175e-07, 0.0, 26.0], 104.83) == ["-1", "0", "0", "26"]
+    assert pages._rounded([0.01849, 5.8294, 1234.5678], 5.829) == ["0.02", "5.83", "1235"]
+    assert pages._rounded([3.25, 3.25], 0.0) == ["3.25", "3.25"]
 
 
 def counts_of(page):

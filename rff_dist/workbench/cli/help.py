@@ -95,6 +95,17 @@ def usage(title: str, options: Iterable[fields.Option]) -> str:
     return " ".join(["Usage: rff-dist", title, *places, "[OPTIONS]\n"])
 
 
+def example(command: str) -> str:
+    r"""Return a command after a prompt; a shell reads its further lines as part of it.
+
+    >>> print(example("rff-dist fit data.zarr model --kernel matern:nu=1.5 --length-scale median"))
+    $ rff-dist fit data.zarr model --kernel matern:nu=1.5 --length-scale \
+        median
+    """
+    lines = textwrap.wrap(command, 70, break_on_hyphens=False, break_long_words=False)
+    return "$ " + " \\\n    ".join(lines)
+
+
 def _names(entry: Any) -> str:
     names = entry.display_labels_with_metavar
     # --no-overwrite only takes back what a file gives.

@@ -177,7 +177,7 @@ def command(
         parsed.__doc__, parsed.command = function.__doc__, made  # type: ignore[attr-defined]
         parsed.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
         parsed.__annotations__ = {one.name: one.annotation for one in keywords}
-        lines = "\n".join(f"$ {example}" for example in examples)
+        lines = "\n".join(map(help.example, examples))
         app = App(name=called, version_flags=(), usage=help.usage(title, made.options), help_epilogue=lines)
         app.default(parsed)
         if group is not None:

@@ -27,6 +27,7 @@ from rff_dist.living import new_rows
 from rff_dist.numerics import machine
 from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge import predict as ridge_prediction
+from rff_dist.storage import columns as stored_columns
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import fits, verdict
@@ -152,7 +153,8 @@ def _test_rows(test: fits.JobData, model: models.RidgeModel, most: int = MOST_RO
     n_rows = min(n_samples, most, _n_rows(max(test.rows.n_features, model.n_targets)))
     numbers, X, y, weights = test.sample(model, n_rows, SEED)
     n_available = len(X) if n_rows == n_samples else n_samples
-    return verdict.JudgedRows("test", n_available, numbers, X, y, weights, _groups_of(test.rows, numbers))
+    groups, ids = _groups_of(test.rows, numbers), _ids_of(test.rows, numbers)
+    return verdict.JudgedRows("test", n_available, numbers, X, y, weights, groups, ids=ids)
 
 
 def _fold_rows(
@@ -175,6 +177,7 @@ def _fold_rows(
         _groups_of(data.rows, sample.indices[counted]) if isinstance(base, folding.GroupFolds) else None,
         folds,
         split[counted],
+        _ids_of(data.rows, sample.indices[counted]),
     )
 
 
@@ -189,6 +192,13 @@ def _left_out_rows(data: fits.JobData, model: models.RidgeModel) -> verdict.Judg
 
 def _groups_of(rows: blocks.Dataset, indices: NDArray[np.intp]) -> NDArray[Any] | None:
     return rows.groups.take(indices) if isinstance(rows, labelled.GroupedDataset) else None
+
+
+def _ids_of(rows: blocks.Dataset, indices: NDArray[np.intp]) -> NDArray[Any] | None:
+    while isinstance(rows, labelled.ExtendedDataset):
+        rows = rows.source
+    ids = stored_columns.ids_of(rows)
+    return None if ids is None else ids.take(indices)
 
 
 # -- predictions -----------------------------------------------------------------------------------

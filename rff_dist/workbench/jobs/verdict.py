@@ -84,6 +84,7 @@ class JudgedRows:
     `by`: {"test", "cross-validation", "leave-one-out"}. How these rows were kept from the models.
     `n_available`: rows that there are; these may be a sample of them.
     `numbers`: int64 array of shape (n_rows,). The rows' numbers in their data.
+    `ids`: array of shape (n_rows,). The rows' ids; None without any.
     `X`: array of shape (n_rows, n_features).
     `y`: float64 array of shape (n_rows, n_targets). Targets; −1 and +1 for classes.
     `weights`: float64 array of shape (n_rows,), or None. Above 0.
@@ -101,6 +102,7 @@ class JudgedRows:
     groups: NDArray[Any] | None = None
     folds: held_out.FoldModels | None = None
     split: IntArray | None = None
+    ids: NDArray[Any] | None = None
 
     @property
     def block(self) -> blocks.Rows:
@@ -313,7 +315,7 @@ class Comparison(JudgedRows):
             return ""
         values = [one.mean, one.lower, one.upper]
         if self.measure == "log_loss":
-            return f"{number(values[0])} ({number(values[1])} to {number(values[2])})"
+            return "{:.3f} ({:.3f} to {:.3f})".format(*values)
         unit = 1.0
         if self.classes is None:
             losses = self._losses(self.predictions[name], self.measure)

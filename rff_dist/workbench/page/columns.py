@@ -111,7 +111,7 @@ def columns_section(page: document.Document, sample: PageSample, model: models.R
     else:
         shortest = [float(scales[list(chosen[i].members)].min()) for i in order]
         header = ("column", "importance", "relevance", "length scale")
-        scaled = [(float(scales.min() / scale), scale) for scale in shortest]
+        scaled = [(f"{scales.min() / scale:.3f}", scale) for scale in shortest]
         page.table("Columns by importance", header, [a + b for a, b in zip(shown, scaled, strict=True)])
     if len(chosen) < len(sample.columns):
         page.say(

@@ -2,16 +2,19 @@
 
 import getpass
 import itertools
+import math
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rff_dist import fields
 from rff_dist.data import blocks, memory, samples
 from rff_dist.data.columns import Column
 from rff_dist.engines import clock, protocol, serial
@@ -43,11 +46,13 @@ def page_of(
     """Return the page about what a job made: a model that was trained or updated, or clusters.
 
     `job`: its spec.
-    `times`, `command`: see `model_page`.
+    `times`: see `model_page`.
+    `command`: the line of a shell that repeats the job.
     """
+    made = {"command": command, **_made_by(job)}
     if isinstance(result, cluster.Clustered):
-        return clusters_page(result, job, times=times)
-    about: dict[str, Any] = {"times": times, "command": command}
+        return clusters_page(result, job, times=times, made=made)
+    about: dict[str, Any] = {"times": times, "made": made}
     if isinstance(result, refresh.Updated):
         assert result.challenger is not None  # else there is nothing to describe
         data = fits.JobData(result.dataset)
@@ -58,11 +63,15 @@ def page_of(
 
 
 def clusters_page(
-    clustered: cluster.Clustered, job: specs.Clustering, *, times: Callable[[], clock.Times]
+    clustered: cluster.Clustered,
+    job: specs.Clustering,
+    *,
+    times: Callable[[], clock.Times],
+    made: Mapping[str, Any],
 ) -> document.Document:
     """Return the page about clusters: their sizes, a map and representative rows.
 
-    `times`: returns the times of the job; called at the end.
+    `times`, `made`: see `model_page`.
     """
     dataset, clusters, seed = clustered.dataset, clustered.clusters, job.space.seed
     page = document.Document(
@@ -102,7 +111,7 @@ def clusters_page(
     page.section("Representatives", text + first)
     page.table("Rows that represent their clusters", ("cluster", *map(str, names[:shown])), stand)
     about_section(page, clusters.card)
-    lineage_section(page, clusters.card, clusters.digest(), {})
+    lineage_section(page, clusters.card, clusters.digest(), made)
     time_section(page, times)
     return page
 
@@ -160,7 +169,7 @@ def model_page(
     update: Mapping[str, Any] | None = None,
     are_new: bool = False,
     version: int | None = None,
-    command: str | None = None,
+    made: Mapping[str, Any] = MappingProxyType({}),
 ) -> document.Document:
     """Return the page about a regression or a classifier.
 
@@ -171,7 +180,7 @@ def model_page(
     `metrics`: its errors on test data.
     `update`: what `workbench.jobs.refresh.Updated.record` holds, if an update made the model.
     `version`: the number that the model is registered under.
-    `command`: the line of a shell that repeats the job.
+    `made`: facts on the job, such as the line of a shell that repeats it; facts of None are left out.
     """
     classifier = "classifier" in model.card
     comparison = comparison or judging.compare_left_out(data, model)
@@ -203,15 +212,23 @@ def model_page(
     _data_tables(page, sample, model)
     _choice_section(page, model)
     _approximation_section(page, data.rows, model)
-    made = {
-        "command": command,
-        "split": split,
-        "test data": None if metrics is None else metrics["test_data"],
-    }
+    made = {**made, "split": split, "test data": None if metrics is None else metrics["test_data"]}
     about_section(page, model.card)
     lineage_section(page, model.card, model.digest(), made)
     time_section(page, times)
     return page
+
+
+def _made_by(job: Any) -> dict[str, str | None]:
+    """Return the options of a job that differ from its defaults, apart from places, and its seed."""
+    values = {name: value for name, _, value in fields.values(job)}
+    changed = [
+        f"{one.name} = {redact(str(values[one.name]))}"
+        for one in fields.options_of(type(job))
+        if not (one.declared.argument or one.declared.writes or values[one.name] == one.default)
+    ]
+    seed = values.get("seed")  # an update has none
+    return {"options": "; ".join(changed) or "all by default", "seed": None if seed is None else str(seed)}
 
 
 def _user_words() -> str | None:
@@ -223,40 +240,57 @@ def _user_words() -> str | None:
 
 
 def _data_tables(page: document.Document, sample: columns.PageSample, model: models.RidgeModel) -> None:
-    _draw_distributions(page, sample)
+    shown = sample.columns[: columns.MAX_COLUMNS]
+    _draw_distributions(page, sample, shown)
     rows: list[Sequence[Any]] = [
-        (name, *(_spread(sample.X[:, i]) if i not in sample.dates else _date_spread(sample.X[:, i])))
-        for i, name in enumerate(sample.names[: columns.MAX_COLUMNS])
+        (column.name, *_spread(sample.X[:, column.members[0]], is_date=column.is_date))
+        for column in shown
+        if not column.levels
     ]
     if "classifier" not in model.card:
         rows += [(f"{name} (target)", *_spread(sample.y[:, i])) for i, name in enumerate(sample.targets)]
-    page.table("Columns", ("column", "mean", "std", "min", "median", "max"), rows)
+    page.table("Columns of numbers and dates", ("column", "mean", "std", "min", "median", "max"), rows)
     page.parts.extend(rows_words.recipe_parts(recipes.recipe_of(model.card)))
 
 
-def _spread(values: NDArray[Any]) -> list[float]:
+def _spread(values: NDArray[Any], *, is_date: bool = False) -> list[str]:
+    """Return mean, std, min, median and max in words."""
     values = np.asarray(values, np.float64)
-    return [float(f(values)) for f in (np.mean, np.std, np.min, np.median, np.max)]
+    mean, std, *others = (float(f(values)) for f in (np.mean, np.std, np.min, np.median, np.max))
+    if is_date:
+        return [columns.date_words(mean), f"{std:,.0f} days", *map(columns.date_words, others)]
+    return _rounded((mean, std, *others), std)
 
 
-def _date_spread(days: NDArray[Any]) -> list[str]:
-    mean, deviation, *others = _spread(days)
-    return [columns.date_words(mean), f"{deviation:,.0f} days", *map(columns.date_words, others)]
+def _rounded(values: Iterable[float], std: float) -> list[str]:
+    """Return values in words, to three digits of their standard deviation."""
+    digits = max(0, 2 - math.floor(math.log10(std))) if std > 0 else 12
+    return [value_words(round(float(value), digits) + 0.0) for value in values]  # -0 becomes 0
 
 
-def _draw_distributions(page: document.Document, sample: columns.PageSample) -> None:
-    names = sample.names[: columns.MAX_COLUMNS]
-    figure = pictures.figure_of(9.2, 1.7 * -(-len(names) // 4))
-    panels = np.atleast_1d(figure.subplots(-(-len(names) // 4), 4)).ravel()
-    for axes in panels[len(names) :]:
+def _draw_distributions(
+    page: document.Document, sample: columns.PageSample, shown: Sequence[columns.TableColumn]
+) -> None:
+    figure = pictures.figure_of(9.2, 1.7 * -(-len(shown) // 4))
+    panels = np.atleast_1d(figure.subplots(-(-len(shown) // 4), 4)).ravel()
+    for axes in panels[len(shown) :]:
         axes.set_visible(False)
-    for i, (axes, name) in enumerate(zip(panels, names, strict=False)):
-        axes.hist(sample.X[:, i], bins=24, color=pictures.BLUE)
-        axes.set_title(name, fontsize=9, color=pictures.INK, parse_math=False)
+    for axes, column in zip(panels, shown, strict=False):
+        X = sample.X[:, list(column.members)]
+        if levels := column.levels:
+            # the first of two levels has no column of its own
+            counts = np.append(len(X) - X.sum(), X.sum(axis=0))[-len(levels) :]
+            axes.bar(np.arange(len(levels)), counts, color=pictures.BLUE)
+            few = {"parse_math": False, "rotation": 30 if len(levels) > 3 else 0}
+            axes.set_xticks(*([np.arange(len(levels)), levels] if len(levels) <= 8 else [[], []]), **few)
+        else:
+            axes.hist(X[:, 0], bins=24, color=pictures.BLUE)
+            columns.label_values(axes, sample, column.members[0])
+        axes.set_title(column.name, fontsize=9, color=pictures.INK, parse_math=False)
         axes.set_yticks([])
         pictures.plain_axes(axes)
-        columns.label_values(axes, sample, i)
-    page.picture(html.png_of(figure), "A histogram of each column.", "Distributions of the columns.")
+    words = "Distributions of the columns: histograms, and the rows of each level."
+    page.picture(html.png_of(figure), words, words)
 
 
 def _draw_scores(page: document.Document, comparison: verdict.Comparison) -> None:
@@ -275,12 +309,19 @@ def _worst_rows(
 ) -> None:
     residuals = comparison.y[:, target] - comparison.ours.values[:, target]
     name, shown = sample.targets[target], sample.columns[:6]
+    called = comparison.numbers if comparison.ids is None else comparison.ids
     page.table(
-        "Rows with the largest errors, by their numbers from 0",
-        ("row", f"observed {name}", "predicted", "error", *(column.name for column in shown)),
+        "Rows with the largest errors",
+        (
+            "row, from 0" if comparison.ids is None else "id",
+            f"observed {name}",
+            "predicted",
+            "error",
+            *(column.name for column in shown),
+        ),
         [
             (
-                f"{comparison.numbers[row]}",
+                f"{called[row]}",
                 value_words(float(comparison.y[row, target])),
                 float(comparison.ours.values[row, target]),
                 float(residuals[row]),
@@ -319,7 +360,7 @@ def _residual_section(
         ):
             pictures.plain_axes(axes, across, up)
             pictures.round_ticks(axes)
-        low, median, high = map(value_words, np.quantile(residuals, [0.05, 0.5, 0.95]))
+        low, median, high = _rounded(np.quantile(residuals, [0.05, 0.5, 0.95]), residuals.std())
         words = f"Nine of ten residuals lie between {low} and {high}; their median is {median}."
         page.picture(
             html.png_of(figure),
@@ -410,7 +451,7 @@ def _confusion_section(page: document.Document, comparison: verdict.Comparison, 
             (
                 name,
                 *counts[i, : len(shown)].tolist(),
-                float(counts[i, i] / counts[i].sum()) if counts[i].any() else None,
+                f"{counts[i, i] / counts[i].sum():.1%}" if counts[i].any() else None,
             )
             for i, name in enumerate(shown)
         ],
@@ -426,7 +467,7 @@ def _confusion_section(page: document.Document, comparison: verdict.Comparison, 
     for low, high in itertools.pairwise(edges):
         inside = (sure >= low) & ((sure < high) | (high == 1.0))
         if inside.any():
-            means = (float(of_rows[inside].mean()) for of_rows in (sure, right))
+            means = (f"{of_rows[inside].mean():.0%}" for of_rows in (sure, right))
             rows.append((f"{low:.0%} to {high:.0%}", int(inside.sum()), *means))
     page.table(
         "Calibration: the probability of the predicted class, and the share that is right",

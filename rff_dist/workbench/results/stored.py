@@ -71,13 +71,14 @@ def stored_document(path: str) -> Document:
 
 def _dataset_facts(record: Mapping[str, Any]) -> words.Facts:
     """Return what people ask about a dataset first: its rows, its columns and where they come from."""
-    shown = (recipes.RECIPE, "feature_names", "target_names")
+    shown = (recipes.RECIPE, "feature_names", "target_names", "dropped_rows")
     return {
         "rows": f"{record['n_samples']:,}, {words.plural(record['n_features'], 'feature')}",
         "columns": words.listed(record["feature_names"]),
         "targets": words.listed(record["target_names"]),
         **_attribute_facts({key: value for key, value in record["attributes"].items() if key not in shown}),
         **({"version": f"{record['version']}, the current one"} if record["version"] else {}),
+        "dropped": words.dropped_words(record["attributes"].get("dropped_rows", 0)),
         "follows": words.table_words(row_sources.followed_table(record["attributes"])),
         "fingerprint": record["fingerprint"][:16],
     }

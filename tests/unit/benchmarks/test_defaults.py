@@ -1,6 +1,7 @@
 """The table of defaults from a small file of results, and its statistics."""
 
 import argparse
+import itertools
 import json
 import math
 
@@ -73,6 +74,21 @@ def test_summary_counts_wins_and_takes_geometric_means_of_sets_that_count(path):
     means = [math.sqrt((0.4 / 0.25) * 1), math.sqrt((1 / 2) * (2 / 8))]
     wanted = ["2", "1", "1", "0", *(f"{mean:.3g}" for mean in [*means, means[1]])]
     assert cells_of(write(path), "z-RMSE, against") == {"CatBoost": wanted}
+
+
+def test_picture_fills_the_dots_that_none_beats_and_labels_do_not_overlap(tmp_path, monkeypatch):
+    head = ["z-RMSE, against", "sets", "win", "tie", "lose", *("ratio",) * 3]
+    found = [("CatBoost", 3, 1.1, 0.35), ("xRFM", 2, 1.1, 0.36), ("linear", 3, 2.0, 0.01)]
+    lines = [[name, str(n), "", "", "", str(error), str(seconds), ""] for name, n, error, seconds in found]
+    figures = []
+    monkeypatch.setattr(table.Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    table.draw(tmp_path / "defaults.svg", [[head, *lines]])
+    [axes] = figures[0].axes
+    dots = {tuple(dot.get_offsets()[0]): len(dot.get_facecolor()) for dot in axes.collections}
+    assert dots == {(1.0, 1.0): 1, (0.35, 1.1): 1, (0.36, 1.1): 0, (0.01, 2.0): 1}
+    assert {text.get_text() for text in axes.texts} == {"ours", "CatBoost", "xRFM (2 sets)", "linear"}
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def test_a_set_shows_each_models_error_difference_and_seconds(path):

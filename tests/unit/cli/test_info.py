@@ -32,7 +32,7 @@ def test_info_tells_columns_recipe_lineage_and_estimates_on_one_screen(tmp_path,
     monkeypatch.setenv("COLUMNS", "80")
     lines = [f"{'ab'[i % 2]},{i % 7 or ''},{i % 7 + i % 2}" for i in range(200)]
     (tmp_path / "t.csv").write_text("\n".join(["kind,size,price", *lines]))
-    words = ["--targets", "price", "--impute", "median"]
+    words = ["--targets", "price", "--impute", "median", "--on-nan", "drop"]
     assert run("ingest", tmp_path / "t.csv", tmp_path / "d.zarr", *words).exit_code == 0
     found = document("info", tmp_path / "d.zarr")
     assert found["feature_names"] == ["kind=b", "size", "size: missing"]
@@ -41,6 +41,7 @@ def test_info_tells_columns_recipe_lineage_and_estimates_on_one_screen(tmp_path,
     for word in ("kind=b, size", "price", "t.csv, 200 rows", "29 missing values become 3"):
         assert word.replace(" ", "") in "".join(shown.split()), word
     assert "{" not in shown
+    assert "dropped" not in shown  # none were
     fit = ["fit", tmp_path / "d.zarr", tmp_path / "m", *PLAIN, "--n-components", "16", "--n-folds", "3"]
     assert run(*fit, "--serial", "--register").exit_code == 0
     found = document("info", tmp_path / "m")
