@@ -173,4 +173,7 @@ def errors_of(y: FloatArray, weights: FloatArray, predictions: FloatArray, inter
     weight = exact_sums.ExactSum.of(np.asarray(weights.sum()))
     largest = np.abs(residual).max(axis=0, initial=0.0)
     spread = exact_sums.ExactSum.of(fourth) if np.isfinite(fourth).all() else None
-    return Errors(len(residual), weight, *map(exact_sums.ExactSum.of, sums), spread, largest)
+    squared, absolute, plain, target_sum, target_squared = map(exact_sums.ExactSum.of, sums)
+    return Errors(
+        len(residual), weight, squared, absolute, plain, target_sum, target_squared, spread, largest
+    )
