@@ -173,5 +173,7 @@ def errors_of(y: FloatArray, weights: FloatArray, predictions: FloatArray, inter
     weight = exact_sums.ExactSum.of(np.asarray(weights.sum()))
     largest = np.abs(residual).max(axis=0, initial=0.0)
     spread = exact_sums.ExactSum.of(fourth) if np.isfinite(fourth).all() else None
-    squared, absolute, plain, of_target, of_squares = map(exact_sums.ExactSum.of, sums)
-    return Errors(len(residual), weight, squared, absolute, plain, of_target, of_squares, spread, largest)
+    squared, absolute, plain, target_sum, target_squared = map(exact_sums.ExactSum.of, sums)
+    return Errors(
+        len(residual), weight, squared, absolute, plain, target_sum, target_squared, spread, largest
+    )
