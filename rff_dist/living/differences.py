@@ -222,4 +222,5 @@ def cut_ranges(ranges: Iterable[Range], rows: int) -> list[Range]:
 def are_in(numbers: IntArray, ranges: Iterable[Range]) -> NDArray[np.bool_]:
     """Return which row numbers are in the ranges."""
     edges = np.array(merge_ranges(ranges), np.int64).ravel()
-    return np.asarray(np.searchsorted(edges, numbers, side="right") % 2 == 1)
+    inside: NDArray[np.bool_] = np.searchsorted(edges, numbers, side="right") % 2 == 1
+    return inside
