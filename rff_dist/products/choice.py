@@ -172,7 +172,7 @@ def _reason_against(products: protocol.Products) -> str | None:
     if wrong is None:
         return None
     if products.name == "bytes":
-        return f"this processor has no instruction that sums bytes exactly (it is wrong for {wrong})"
+        return f"this processor has no instruction that sums bytes exactly (tested with {wrong})"
     return f"wrong sums of {wrong}"
 
 

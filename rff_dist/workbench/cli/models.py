@@ -36,7 +36,7 @@ def list_models(
     ),
 ) -> Document:
     """List the registered models in a folder, with their current versions."""
-    from rff_dist.models.versions import Registry
+    from rff_dist.models.versions import RegisteredModel, Registry
     from rff_dist.workbench.jobs.steps import version_rows
 
     registered = Registry(registry)
@@ -47,6 +47,10 @@ def list_models(
         current = next((row for row in rows if row["current"]), None)
         models.append({"name": name, "url": model.url, "n_versions": len(rows), "current": current})
     record = {"registry": registry, "models": models}
+    if not models and RegisteredModel(registry).pointer() is not None:
+        return Document(
+            f"{registry} is a registered model", record=record, next=[["models", "show", registry]]
+        )
     if not models:
         following = [["fit", "DATA", f"{registry}/NAME", "--register"]]
         return Document(f"no registered models in {registry}", record=record, next=following)

@@ -50,7 +50,7 @@ def test_saturating_products_are_refused_and_the_log_says_why(monkeypatch, caplo
     with caplog.at_level(logging.DEBUG, "rff_dist.products.choice"):
         found = choice.measure()
     assert {rate.products.name for rate in found.rates} == {"float64"}
-    reason = "this processor has no instruction that sums bytes exactly (it is wrong for all features +1)"
+    reason = "this processor has no instruction that sums bytes exactly (tested with all features +1)"
     assert found.refused == {"bytes": reason}
     assert f"by bytes are refused: {reason}" in caplog.text
     assert f"; bytes are not used: {reason}; results are the same, in more time)" in found.describe(512)
