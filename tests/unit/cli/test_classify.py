@@ -36,7 +36,7 @@ def test_a_classifier_is_judged_as_scikit_learn_judges_its_labels(labelled, loss
     assert found["accuracy"] == pytest.approx(matrix.trace() / 400, rel=1e-12)
     assert (found["log_loss"] is None) == (loss == "squared_hinge")
     shown = " ".join(run("evaluate", labelled / loss, labelled / "data", "--serial").stdout.split())
-    assert f"accuracy {found['accuracy']:.4g}" in shown
+    assert f"accuracy {found['accuracy']:.3f} ± " in shown
 
 
 def test_predict_writes_labels_and_probabilities(labelled, tmp_path):

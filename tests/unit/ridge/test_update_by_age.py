@@ -222,7 +222,7 @@ class TestAHalfLife:
         gate = judge(update_model(model, dataset, engine=ENGINE), held_out, engine=ENGINE)
         held = np.concatenate([np.arange(block.start, block.stop) for block in held_out.blocks])
         assert len(held) == (sum(sizes) - 400) // 5
-        X_held, y_held = (one[held] for one in dataset.take(np.arange(dataset.n_samples))[:2])
+        X_held, y_held = held_out.dataset.take(held)[:2]
         expected = []
         for rows, loads_of in ((before, [4000, 400, 400]), (dataset, sizes)):
             X, y, _ = rows.take(np.arange(rows.n_samples))

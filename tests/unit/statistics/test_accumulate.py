@@ -188,7 +188,7 @@ class TestSameBits:
         assert accumulate_rows(rows, state).n_samples == 0
         assert not accumulate_rows(rows, state).ZtZ().any()
         assert predict_rows(rows, model()).shape == (0, 2)
-        assert evaluate_rows(rows, model()).n_samples == 0
+        assert evaluate_rows(rows, model()).whole.n_samples == 0
         assert measure_moments(rows, np.zeros(5)).n_samples == 0
 
 
@@ -201,7 +201,7 @@ def predict(rows):
 
 
 def evaluate(rows):
-    return evaluate_rows(rows, model())
+    return evaluate_rows(rows, model()).whole
 
 
 def moments(rows):
@@ -305,7 +305,7 @@ class TestEvaluation:
     @pytest.mark.parametrize("constant", [0.0, 0.1, -7.3e5])
     def test_r2_of_a_constant_target_is_not_a_number(self, constant):
         rows = replace(random_rows(5_000, weights=True), y=np.full((5_000, 2), constant))
-        errors = evaluate_rows(rows, model())
+        errors = evaluate_rows(rows, model()).whole
         np.testing.assert_array_equal(errors.target_variance, 0.0)
         assert np.isnan(errors.r2).all()
 
@@ -319,7 +319,7 @@ class TestEvaluation:
             multioutput="raw_values",
         )
         np.testing.assert_allclose(
-            evaluate_rows(shifted, far).r2, expected, rtol=1e-6
+            evaluate_rows(shifted, far).whole.r2, expected, rtol=1e-6
         )  # 1e9 has steps of 1e-7
 
 
