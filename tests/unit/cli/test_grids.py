@@ -119,6 +119,7 @@ def test_a_grid_of_another_system_or_calendar_is_not_predicted(folder, tmp_path)
 @pytest.mark.s3
 def test_a_grid_in_an_object_store_or_with_versions_gives_the_same_map(folder, server, tmp_path):
     cube = opened(folder / "cube.zarr").load().drop_encoding()
+    # consolidated metadata are no part of Zarr 3, which warns of them
     cube.to_zarr(open_store(parse_location(server.url("cube.zarr")), read_only=False), consolidated=False)
     storage = icechunk.local_filesystem_storage(str(tmp_path / "versions"))
     session = icechunk.Repository.create(storage).writable_session("main")
