@@ -101,6 +101,9 @@ def checked_address(address: str, *, insecure: bool) -> str:
     Raises InvalidParameterError if it is no address; ClusterError if it leads over a network without TLS,
       where anyone in between could take over this process, and `insecure` does not allow that.
     """
+    if not isinstance(address, str):
+        kind = type(address).__name__
+        raise InvalidParameterError(f"`scheduler` is an address, not a {kind}; a Client is given as `client`")
     scheme, separator, rest = address.partition("://")
     if not separator:
         scheme, rest = "tcp", address

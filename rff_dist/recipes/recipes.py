@@ -89,6 +89,7 @@ class Date:
       weekdays count from 0 on Mondays; hours have a fraction.
     `fill`: what each part of a missing date becomes; None leaves it missing.
     `indicator`: whether a further column of 0 and 1 marks the missing dates.
+    `n_missing`: how many dates were missing in the rows that this was learned from.
     """
 
     kind: ClassVar[str] = "date"
@@ -98,6 +99,7 @@ class Date:
     parts: Sequence[str]
     fill: Sequence[float] | None = None
     indicator: bool = False
+    n_missing: int = 0
 
     @property
     def names(self) -> list[str]:
@@ -107,7 +109,7 @@ class Date:
     def words(self) -> str:
         """What is done, for people."""
         marks = ["a column that marks missing dates"] if self.indicator else []
-        return ", ".join([*self.parts, *marks])
+        return ", ".join([*self.parts, *marks]) + _missing_words(self.n_missing)
 
     def encode(self, column: pyarrow.Array) -> FloatArray:
         """Return the parts, of shape (n_rows, n_parts)."""
@@ -122,6 +124,7 @@ class OneHot:
     `levels`: the levels that have a column.
     `rest`: whether one more column marks all other levels.
     `fill`: the level that missing text counts as; None leaves it missing.
+    `n_missing`: how many texts were missing in the rows that this was learned from.
     """
 
     kind: ClassVar[str] = "one-hot"
@@ -131,6 +134,7 @@ class OneHot:
     levels: Sequence[str]
     rest: bool = False
     fill: str | None = None
+    n_missing: int = 0
 
     @property
     def names(self) -> list[str]:
@@ -142,7 +146,7 @@ class OneHot:
         """What is done, for people."""
         names = [*self.levels[:_SHOWN_LEVELS], *(["…"] if len(self.levels) > _SHOWN_LEVELS else [])]
         rest = "; one more column for all others" if self.rest else ""
-        return f"one-hot, {len(self.levels):,} levels: {', '.join(names)}{rest}"
+        return f"one-hot, {len(self.levels):,} levels: {', '.join(names)}{rest}" + _missing_words(self.n_missing)
 
     @property
     def _is_binary(self) -> bool:
@@ -169,6 +173,7 @@ class TargetMeans:
     `means`: for each level, the mean of each output.
     `rest`: the means of all rows, for unknown levels.
     `fill`: the level that missing text counts as; None leaves it missing.
+    `n_missing`: how many texts were missing in the rows that this was learned from.
     """
 
     kind: ClassVar[str] = "target"
@@ -180,6 +185,7 @@ class TargetMeans:
     means: Sequence[Sequence[float]]
     rest: Sequence[float]
     fill: str | None = None
+    n_missing: int = 0
 
     @property
     def names(self) -> list[str]:
@@ -190,7 +196,7 @@ class TargetMeans:
     @property
     def words(self) -> str:
         """What is done, for people."""
-        return f"the mean target of each of {len(self.levels):,} levels"
+        return f"the mean target of each of {len(self.levels):,} levels" + _missing_words(self.n_missing)
 
     def encode(
         self, column: pyarrow.Array, tables: FloatArray | None = None, folds: IntArray | None = None
@@ -210,6 +216,10 @@ class TargetMeans:
             encoded = tables[folds, places]
         encoded[missing] = np.nan
         return encoded
+
+
+def _missing_words(n_missing: int) -> str:
+    return f"; {n_missing:,} missing" if n_missing else ""
 
 
 type Encoder = Number | Date | OneHot | TargetMeans | Transformer

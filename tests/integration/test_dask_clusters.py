@@ -91,6 +91,8 @@ def test_a_given_client_stays_open(embedded):
     with DaskEngine(client=embedded.client) as engine:
         assert engine.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
     assert embedded.client.status == "running"
+    with refuses(InvalidParameterError, "`scheduler`", "`client`"):
+        DaskEngine(embedded.client)
 
 
 @pytest.fixture

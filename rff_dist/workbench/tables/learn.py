@@ -253,7 +253,8 @@ class _Numbers:
         if not kept:
             return "it holds one value only"
         fill = None if impute == "none" else [self._fill(i, impute) for i in kept]
-        return recipes.Date(name, tuple(parts[i - at] for i in kept), fill, is_marked)
+        kept_parts = tuple(parts[i - at] for i in kept)
+        return recipes.Date(name, kept_parts, fill, is_marked, int(self.n_missing[at]))
 
     def _fill(self, i: int, impute: str) -> float:
         sampled = self.sample.values[:, i]
@@ -410,12 +411,13 @@ class _Levels:
         if outputs is not None and (many or encoding.categories == "target"):
             levels = sorted(count_of)
             means, rest = self._means(levels, outputs, np.arange(_FOLDS.n_folds))
-            return recipes.TargetMeans(name, levels, outputs.names, means.tolist(), rest.tolist(), fill)
+            means_of = (outputs.names, means.tolist(), rest.tolist())
+            return recipes.TargetMeans(name, levels, *means_of, fill, self.n_missing)
         # Ties go by name, so that the order of the rows does not decide which levels get a column.
         kept = sorted(count_of, key=lambda level: (-count_of[level], level))[:MOST_COLUMNS]
         if fill != recipes.MISSING:  # missing text is then refused, or becomes another level
             kept = [level for level in kept if level != recipes.MISSING or not self.n_missing]
-        return recipes.OneHot(name, sorted(kept), n_levels > MOST_COLUMNS, fill)
+        return recipes.OneHot(name, sorted(kept), n_levels > MOST_COLUMNS, fill, self.n_missing)
 
     def cross_fitted(self, levels: Sequence[str], outputs: _Outputs) -> FloatArray:
         """Return the means for the rows of each fold, of shape (n_folds, n_levels + 1, n_outputs)."""

@@ -145,6 +145,17 @@ class TestMissingValues:
         with refuses(DataError, "1", "'colour'"):
             ingest(source, tmp_path / "f", columns=["colour"])
 
+    def test_are_counted_in_what_people_read(self, tmp_path, frame):
+        n_missing = {"town": 4, "colour": 5, "when": 6, "area": 7}
+        for name, n in n_missing.items():
+            frame[name] = frame[name].where(np.arange(3000) >= n)
+        source = save(frame, tmp_path / "t.feather")
+        dataset = ingest(source, tmp_path / "d", columns=[*n_missing], target="price", impute="median")
+        recipe = Recipe.from_dict(dataset.attributes["recipe"])
+        assert [type(part).__name__ for part in recipe.columns] == ["TargetMeans", "OneHot", "Date", "Number"]
+        for part in recipe.columns:
+            assert f"{n_missing[part.column]} missing" in part.words
+
     def test_medians_of_more_rows_are_off_by_a_percent_of_ranks(self, tmp_path):
         values = np.random.default_rng(0).permutation(100_000).astype(float)
         values[0] = np.nan
