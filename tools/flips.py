@@ -29,7 +29,7 @@ from rff_dist.storage.datasets import list_arrays, read_arrays
 from rff_dist.storage.ledger import FileLedger, open_ledger
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import read_history
-from rff_dist.workbench.jobs.steps import publish
+from rff_dist.workbench.jobs.publishing import publish
 from tests.plain import fit_ridge
 
 N, CHUNK = 400, 64

@@ -95,7 +95,7 @@ def check_parameters(
         serial.check_optional_count(name, size[name])
 
 
-def checked_address(address: str, *, insecure: bool) -> str:
+def checked_address(address: Any, *, insecure: bool) -> str:
     """Return the address as scheme://host:port, with port 8786 by default.
 
     Raises InvalidParameterError if it is no address; ClusterError if it leads over a network without TLS,

@@ -11,7 +11,7 @@ from rff_dist.flows import outcomes, running
 from rff_dist.models import versions
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import specs, steps, trees
+from rff_dist.workbench.jobs import publishing, specs, trees
 from rff_dist.workbench.jobs import train as training
 from rff_dist.workbench.page import pages
 from rff_dist.workbench.results import markdown, models, words
@@ -87,7 +87,7 @@ def show_page(what: str, result: pages.Result, job: Any, clock: Clock, log: Any)
 
 def show_versions(model: str) -> None:
     """Make a table of the lineage of a registered model's newest versions."""
-    rows = steps.version_rows(versions.RegisteredModel(model), last=_SHOWN_VERSIONS)
+    rows = publishing.version_rows(versions.RegisteredModel(model), last=_SHOWN_VERSIONS)
     header = [name.replace("_", " ") for name in rows[0]]
     cells = [[words.version_cell(value) for value in row.values()] for row in rows]
     table = words.Table("", header, cells, is_facts=True)

@@ -146,7 +146,9 @@ class OneHot:
         """What is done, for people."""
         names = [*self.levels[:_SHOWN_LEVELS], *(["…"] if len(self.levels) > _SHOWN_LEVELS else [])]
         rest = "; one more column for all others" if self.rest else ""
-        return f"one-hot, {len(self.levels):,} levels: {', '.join(names)}{rest}" + _missing_words(self.n_missing)
+        return f"one-hot, {len(self.levels):,} levels: {', '.join(names)}{rest}" + _missing_words(
+            self.n_missing
+        )
 
     @property
     def _is_binary(self) -> bool:

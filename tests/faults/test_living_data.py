@@ -26,9 +26,10 @@ from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import other_snapshots, roll_back
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.forget import forget
+from rff_dist.workbench.jobs.publishing import publish
 from rff_dist.workbench.jobs.refresh import find_lacking, update_from
 from rff_dist.workbench.jobs.specs import Forget, Update
-from rff_dist.workbench.jobs.steps import in_this_process, publish
+from rff_dist.workbench.jobs.steps import in_this_process
 from tests.plain import fit_ridge
 from tests.seen import seen
 

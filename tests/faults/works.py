@@ -34,9 +34,9 @@ from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import refresh
 from rff_dist.workbench.jobs.places import Source
 from rff_dist.workbench.jobs.predict import predict
+from rff_dist.workbench.jobs.publishing import publish as publish_model
 from rff_dist.workbench.jobs.specs import Predict, Update
 from rff_dist.workbench.jobs.steps import in_this_process
-from rff_dist.workbench.jobs.steps import publish as publish_model
 from tests.lake_tables import as_arrow, draw
 from tests.plain import fit_ridge
 from tests.tables import ingest_more

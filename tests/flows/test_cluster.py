@@ -17,7 +17,7 @@ from rff_dist.flows.running import lend_engine
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.models.kinds import read_any
 from rff_dist.storage.columns import open_column
-from rff_dist.workbench.jobs import steps
+from rff_dist.workbench.jobs import publishing
 from tests.flows.test_train import task_runs
 from tests.markdown import rows_of
 from tests.refusals import refuses
@@ -87,7 +87,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
         raise StorageError("the disk is full")
 
     monkeypatch.setattr(
-        *((steps, breaks) if breaks == "write" else (kmeans_labels.StagedLabels, breaks)), fail
+        *((publishing, breaks) if breaks == "write" else (kmeans_labels.StagedLabels, breaks)), fail
     )
     with lend_engine(SerialEngine(1)), refuses(StorageError, "the disk is full") as failure:
         cluster(**{**parameters.values, **places})

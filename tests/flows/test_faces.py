@@ -22,7 +22,7 @@ from rff_dist.flows import train as train_flow
 from rff_dist.flows import tune as tune_flow
 from rff_dist.flows.running import lend_engine
 from rff_dist.ridge.models import read_model
-from rff_dist.workbench.jobs import steps
+from rff_dist.workbench.jobs import publishing
 from rff_dist.workbench.jobs.cluster import cluster
 from rff_dist.workbench.jobs.ingest import append
 from rff_dist.workbench.jobs.predict import predict
@@ -231,14 +231,14 @@ def test_an_error_is_the_same_by_every_face(folder, tmp_path):
 
 
 def test_a_command_keeps_what_it_trained_where_it_cannot_be_published(folder, tmp_path, monkeypatch):
-    write = steps.write
+    write = publishing.write
 
     def fail(model, url, **options):
         if str(url).endswith("/model"):
             raise StorageError("the disk is full")
         write(model, url, **options)
 
-    monkeypatch.setattr(steps, "write", fail)
+    monkeypatch.setattr(publishing, "write", fail)
     told = by_command(JOBS[Train], [folder / "data.zarr", tmp_path / "model"], SMALL_FLAGS)["error"]
     [kept] = tmp_path.glob(".model.run-*/trained-model")
     assert f"the trained model is kept at {kept}" in told["message"]

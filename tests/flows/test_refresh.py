@@ -18,7 +18,7 @@ from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
 from rff_dist.storage.output_places import hold
-from rff_dist.workbench.jobs.steps import publish
+from rff_dist.workbench.jobs.publishing import publish
 from tests.flows.test_train import task_runs
 from tests.lake_tables import DeltaTable, IcebergTable
 from tests.living_data import batch

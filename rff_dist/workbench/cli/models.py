@@ -37,7 +37,7 @@ def list_models(
 ) -> Document:
     """List the registered models in a folder, with their current versions."""
     from rff_dist.models.versions import RegisteredModel, Registry
-    from rff_dist.workbench.jobs.steps import version_rows
+    from rff_dist.workbench.jobs.publishing import version_rows
 
     registered = Registry(registry)
     models: list[dict[str, Any]] = []
@@ -67,12 +67,12 @@ def list_models(
 @shell.command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
 def show(model: str = _MODEL) -> Document:
     """Show the versions of a registered model: what each was made of, and why it was published."""
-    from rff_dist.workbench.jobs import refresh, steps
+    from rff_dist.workbench.jobs import publishing, refresh
 
     registered = _open(model)
     pointer = registered.pointer()
     lacking = refresh.find_lacking(registered.location)
-    rows = steps.version_rows(registered)
+    rows = publishing.version_rows(registered)
     record = {
         "model": model,
         "current": None if pointer is None else pointer.number,
@@ -158,7 +158,7 @@ def _refusal_words(refusal: new_rows.Refusal) -> str:
 
 def _changed(model: str, version: versions.Version, pointer: records.Pointer | None) -> Document:
     """Report that a version is current now; `pointer` named the one before."""
-    from rff_dist.workbench.jobs.steps import mirror
+    from rff_dist.workbench.jobs.publishing import mirror
 
     mirror(model)
     before = None if pointer is None else pointer.number

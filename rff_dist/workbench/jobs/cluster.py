@@ -23,7 +23,7 @@ from rff_dist.storage import datasets, locations, output_places
 from rff_dist.storage.columns import column_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import cards, specs, steps, watching
+from rff_dist.workbench.jobs import cards, publishing, specs, steps, watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _open(job: specs.Clustering) -> tuple[blocks.Dataset, columns.Column | None]
     inputs = [locations.parse_location(source.data)]
     output_places.check_output(output, overwrite=job.overwrite, inputs=inputs)
     if job.model is not None:
-        steps.check_place(job, [source.data, job.output])
+        publishing.check_place(job, [source.data, job.output])
     dataset = datasets.open_dataset(source.data, **source.names())
     known = None if job.labels is None else column_of(dataset, job.labels)
     job.space.check_columns(dataset.n_features)
@@ -156,7 +156,7 @@ def _publish(
         card = {**clusters.card, **({} if comparison is None else comparison.to_dict())}
         card |= {} if agreement is None else {"agreement": agreement}
         model = replace(clusters, card=card)
-        version = steps.store(model, job, dataset.url, "clustered", dataset.n_samples)
+        version = publishing.store(model, job, dataset.url, "clustered", dataset.n_samples)
     try:
         labels.publish()
     except Exception as error:

@@ -39,7 +39,7 @@ from rff_dist.statistics import moments, ridge_statistics
 from rff_dist.storage import datasets, documents, locations, output_places, records
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import specs, steps, watching
+from rff_dist.workbench.jobs import publishing, specs, steps, watching
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ def update_from(
         # No engine is opened: most nights bring nothing, and starting a cluster takes longer than the look.
         if rows.is_nothing:
             record |= {"decision": "nothing new", "reason": _why_nothing(rows, record)}
-            record |= steps.describe_model(location.url, champion, version)
+            record |= publishing.describe_model(location.url, champion, version)
             return Updated(dataset, champion, None, record)
         with (
             do.open_engine(dataset.n_samples) as engine,
@@ -223,7 +223,7 @@ def update_from(
                 to_publish = (location, version, current, dataset, rows, drift, reason)
                 # `once`, because a publication that seemed to fail may have succeeded.
                 version = do.once("publish", publish_update, *to_publish)
-        described = steps.describe_model(location.url, current, version)
+        described = publishing.describe_model(location.url, current, version)
         record |= {"decision": decision, "reason": reason, **described}
         return Updated(dataset, champion, challenger, record)
 
@@ -317,7 +317,7 @@ def publish_update(
             "drifted": drift is not None and drift.drifted,
         }
         why = f"updated: {reason}"
-        version = steps.publish(challenger, location.url, data=dataset.url, reason=why, lineage=lineage)
+        version = publishing.publish(challenger, location.url, data=dataset.url, reason=why, lineage=lineage)
     _forget_refusals(location, rows)
     return version
 

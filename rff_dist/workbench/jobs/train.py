@@ -23,7 +23,18 @@ from rff_dist.storage import datasets, grids, locations, output_places, records
 from rff_dist.storage.columns import column_of, open_labelled
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import cards, fits, judging, limits, specs, steps, training, verdict, watching
+from rff_dist.workbench.jobs import (
+    cards,
+    fits,
+    judging,
+    limits,
+    publishing,
+    specs,
+    steps,
+    training,
+    verdict,
+    watching,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +82,7 @@ def train(job: specs.Train, do: steps.Runner, rows: _Opened | None = None) -> Tr
       the same place, or a model cannot be written there; then as each step.
     """
     fit, about, (data, test) = job.fit, cards.read_about(job.card), rows or open_data(job)
-    output = steps.check_place(job.destination, [] if data.rows.url is None else [data.rows.url])
+    output = publishing.check_place(job.destination, [] if data.rows.url is None else [data.rows.url])
     check_test(data, test)
     fit.check_data(data.rows)
     # The longest pass decides whether a cluster is worth starting.
@@ -301,7 +312,7 @@ def publish(
         model = model.with_card(metrics=metrics)
     try:
         kept = model if job.statistics else model.without_statistics()
-        version = steps.store(kept, place, data.rows.url, job.reason, data.rows.n_samples)
+        version = publishing.store(kept, place, data.rows.url, job.reason, data.rows.n_samples)
     except Exception as error:
         folder.kept = True  # hours of training must not be lost with the run
         trained = redact(folder.place(_TRAINED))

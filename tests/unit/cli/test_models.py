@@ -11,7 +11,7 @@ from rff_dist import open_dataset, write_dataset
 from rff_dist.models.kinds import read_any
 from rff_dist.ridge.models import read_model
 from rff_dist.workbench.cli import models
-from rff_dist.workbench.jobs.steps import lineage_of
+from rff_dist.workbench.jobs.publishing import lineage_of
 from rff_dist.workbench.results.document import Document
 from rff_dist.workbench.results.terminal import to_rich
 from rff_dist.workbench.results.words import Table

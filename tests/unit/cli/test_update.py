@@ -7,7 +7,7 @@ import pytest
 
 from rff_dist import Gaussian, SerialEngine, append_dataset, delete_rows, open_dataset, write_dataset
 from rff_dist.ridge.models import read_model, write_model
-from rff_dist.workbench.jobs.steps import publish
+from rff_dist.workbench.jobs.publishing import publish
 from tests import command_line, living_data
 from tests.plain import fit_ridge
 

@@ -18,8 +18,9 @@ from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import write_record
 from rff_dist.text import human_bytes
 from rff_dist.workbench.jobs import refresh
+from rff_dist.workbench.jobs.publishing import publish
 from rff_dist.workbench.jobs.specs import Update
-from rff_dist.workbench.jobs.steps import in_this_process, publish
+from rff_dist.workbench.jobs.steps import in_this_process
 from tests.living_data import batch
 from tests.plain import fit_ridge
 from tests.refusals import refuses

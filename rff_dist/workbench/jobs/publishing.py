@@ -1,0 +1,162 @@
+"""Where jobs publish models: as files, or as the next version of a registered model, with its lineage."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rff_dist.features import kinds
+from rff_dist.kernels import stationary
+from rff_dist.models import versions
+from rff_dist.models.kinds import AnyModel, kind_of
+from rff_dist.ridge import models
+from rff_dist.storage import locations, output_places
+from rff_dist.text import redact
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import places, specs
+
+#: Where a model is published: options of a job.
+type Place = places.Destination | specs.Clustering
+
+# Members of a lineage's spec that are columns of the table of versions.
+_OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")
+# What a lineage copies from a model's card, None where the card does not have it.
+_OF_DATA = ("data_fingerprint", "data_version", "data_table", "prefix_fingerprint", "n_samples")
+
+
+def check_place(place: Place, inputs: Sequence[str]) -> locations.Location:
+    """Check that a model can be published, with `register` as the next version of a registered one.
+
+    `inputs`: URLs of what the job reads, which it must not replace.
+    Returns: the location of `place.model`.
+    Raises OutputExistsError if there is something and `overwrite` is False, or with `register` something
+      other than a registered model; StorageError if a model cannot be written there.
+    """
+    assert place.model is not None
+    output, read = locations.parse_location(place.model), [*map(locations.parse_location, inputs)]
+    if place.register:
+        versions.RegisteredModel(place.model).check(inputs=read)
+    else:
+        marker = (locations.RECORD_FILE,)
+        output_places.check_output(output, overwrite=place.overwrite, inputs=read, marker=marker)
+    return output
+
+
+def store(
+    model: AnyModel, place: Place, data: str | None, reason: str, n_samples: int | None = None
+) -> versions.Version | None:
+    """Write a model, or with `register` publish and return it as the next version of a registered one.
+
+    `n_samples`: rows that it was made of, for the lineage; by default those of the model's card.
+    """
+    assert place.model is not None
+    if place.register:
+        lineage = None if n_samples is None else {"n_samples": n_samples}
+        return publish(model, place.model, data=data, reason=reason, lineage=lineage)
+    write(model, place.model, overwrite=place.overwrite)
+    return None
+
+
+def publish(
+    model: AnyModel,
+    url: str | os.PathLike[str],
+    *,
+    data: str | None,
+    reason: str = "",
+    promote: bool = True,
+    lineage: Mapping[str, Any] | None = None,
+) -> versions.Version:
+    """Store a model as the next version of the registered model at `url`.
+
+    `url`: the registered model's folder, such as `models/NAME`; it need not exist yet.
+    `data`: URL of the rows that the model was trained on; None if they were in memory.
+    `reason`: why it is published.
+    `promote`: whether it becomes the current version.
+    `lineage`: more JSON values for its lineage. `parent` is the version that it was made from, by default the
+      current one.
+    Raises StorageError if it cannot be written; the current version then stays.
+    """
+    place = None if data is None else locations.parse_location(data).url
+    lineage = {**lineage_of(model, data=place), **(lineage or {})}
+    version = versions.RegisteredModel(url).publish(
+        lambda place: write(model, place), lineage=lineage, reason=reason, promote=promote
+    )
+    if promote:
+        mirror(url)
+    return version
+
+
+def mirror(url: str | os.PathLike[str]) -> None:
+    """Tell MLflow which version of a registered model is current, if MLFLOW_TRACKING_URI says where it is."""
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        from rff_dist.estimators import mlflow
+
+        mlflow.mirror(url)
+
+
+def describe_model(url: str, model: models.RidgeModel, version: versions.Version | None) -> Summary:
+    """Return the JSON values by which a record names a model with its sums."""
+    return {
+        "model": redact(url),
+        "version": None if version is None else version.number,
+        "digest": model.digest(),
+        "statistics_digest": model.summed.digest(),
+        "n_samples": model.summed.n_samples,
+    }
+
+
+def write(model: AnyModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a model of any kind to a folder of its own."""
+    kind_of(model).write(model, url, overwrite=overwrite)
+
+
+def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
+    """Return what a model was made from.
+
+    `data`: URL of the rows.
+    Returns `lineage`: `data`, `data_fingerprint`, `data_table` (the lakehouse table that they follow, and its
+      version), `n_samples` and, in `spec`, the features, the kernel with
+      its length scale, D, design, map, seed, precision, and alpha or the number of clusters. What is not
+      known is None.
+    """
+    feature_map = model.feature_map
+    kernel, drawn = kinds.kernel_of(feature_map), feature_map.spec
+    spec = {
+        "features": feature_map.kind,
+        "kernel": None if kernel is None else kernel.to_dict(),
+        "length_scale": stationary.own_length_scale(kernel),
+        "n_components": feature_map.n_components,
+        "design": None if drawn is None else drawn.design.name,
+        **{name: getattr(drawn, name, None) for name in ("map", "seed", "precision")},
+        **kind_of(model).chosen(model),
+    }
+    return {"data": data, **{name: model.card.get(name) for name in _OF_DATA}, "spec": spec}
+
+
+def version_rows(model: versions.RegisteredModel, *, last: int | None = None) -> list[dict[str, Any]]:
+    """Return the lineage of a registered model's versions as a table, the newest first.
+
+    `last`: how many of the newest versions; by default all.
+    Returns `rows`, list of dict: `version`, `current` (whether it is the current one), `created`, `parent`,
+      `n_samples`, `data`, `data_fingerprint`, `kernel`, `length_scale`, `n_components`, `alpha`,
+      `n_clusters`, `seed`, `code_version`, `digest` and `reason`.
+    """
+    pointer = model.pointer()
+    current = None if pointer is None else pointer.number
+    return [_row(version, version.number == current) for version in reversed(model.versions(last=last))]
+
+
+def _row(version: versions.Version, is_current: bool) -> dict[str, Any]:
+    lineage = version.lineage
+    spec = lineage.get("spec") or {}
+    return {
+        "version": version.number,
+        "current": is_current,
+        "created": version.created,
+        "parent": version.parent,
+        **{name: lineage.get(name) for name in ("n_samples", "data", "data_fingerprint")},
+        "kernel": (spec.get("kernel") or {}).get("name"),
+        **{name: spec.get(name) for name in _OF_SPEC},
+        "code_version": lineage["code_version"],
+        "digest": version.digest,
+        "reason": version.reason,
+    }
