@@ -376,7 +376,7 @@ def complete(
     document["attributes"] = {**document["attributes"], **attributes, documents.MANIFEST: manifest}
     manifest[_COVERS] = sorted(document["attributes"])
     manifest[_DIGEST] = _digest_of(document)
-    content = json.dumps(document, indent=2).encode()
+    content = json.dumps(document).encode()  # an indent takes 0.1 s with 5,000 columns
     if not isinstance(store, ObjectStore):
         # No one else writes to a hidden folder or a session of Icechunk.
         locations.write_bytes(store, _FILE, content)
