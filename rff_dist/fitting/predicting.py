@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -170,29 +170,20 @@ def _part_of[S](rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[An
     return RowParts.of(rows.block, compute(rows, state))
 
 
-class ModelOfColumns(Protocol):
-    """A model that knows the columns that it was trained on: a regression, a classifier or clusters."""
-
-    @property
-    def feature_map(self) -> maps.FeatureMap: ...
-
-    @property
-    def card(self) -> Mapping[str, Any]: ...
-
-
-def check_dataset(dataset: Dataset, model: ModelOfColumns) -> None:
+def check_dataset(dataset: Dataset, feature_map: maps.FeatureMap, card: Mapping[str, Any]) -> None:
     """Check that a dataset has the columns that a model was trained on.
 
+    `card`: of the model; empty if it has none.
     Raises DataError if it has another number of columns, other names, or another reference system.
     """
     if isinstance(dataset, GridDataset):
-        reference_of([model.card.get("reference", {}), dataset.reference])
-    n_features = model.feature_map.n_features
-    if dataset.n_features != n_features:
+        reference_of([card.get("reference", {}), dataset.reference])
+    if dataset.n_features != feature_map.n_features:
         raise DataError(
-            f"X has {dataset.n_features} features, but the model is expecting {n_features} features"
+            f"X has {dataset.n_features} features, but the model is expecting "
+            f"{feature_map.n_features} features"
         )
-    expected = model.card.get("feature_names")
+    expected = card.get("feature_names")
     names = dataset.feature_names
     if expected and names and list(names) != list(expected):
         raise DataError(

@@ -27,7 +27,7 @@ def label_in_memory(dataset: Dataset, clusters: starts.Clusters, *, engine: Engi
 
     Raises DataError if the dataset does not fit the clusters, or values are not finite.
     """
-    predicting.check_dataset(dataset, clusters)
+    predicting.check_dataset(dataset, clusters.feature_map, clusters.card)
     return predicting.rows_in_memory(
         dataset, lloyd_pass.label_rows, clusters.state, engine=engine, label="label"
     )
@@ -38,7 +38,7 @@ def inertia_of(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -
 
     Raises DataError as `label_in_memory`, and if a weight is negative.
     """
-    predicting.check_dataset(dataset, clusters)
+    predicting.check_dataset(dataset, clusters.feature_map, clusters.card)
     moments = inspection.inspect(dataset, engine=engine) if dataset.weighted else None
     job = starts.measure(dataset, clusters.feature_map, moments, engine=engine)
     state = job.centres(clusters.centres[np.newaxis])
@@ -52,7 +52,7 @@ def evaluate(dataset: Dataset, labels: Column, clusters: starts.Clusters, *, eng
     Raises DataError if the dataset does not fit the clusters, there is not one label for each row, or values
       are not finite.
     """
-    predicting.check_dataset(dataset, clusters)
+    predicting.check_dataset(dataset, clusters.feature_map, clusters.card)
     rows = GroupedDataset(dataset.without_targets(), labels)  # known labels travel with rows as groups
     return inspection.sum_rows(rows, _count_rows, clusters.state, engine=engine, label="evaluate")
 
@@ -104,17 +104,14 @@ class StagedLabels:
             self._output.finish(self._attributes)
             self._output = None
 
-    def discard(self) -> None:
-        """Delete the labels if they were not published."""
-        if self._output is not None:
-            self._output.discard()
-            self._output = None
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.discard()
+        """Delete the labels if they were not published."""
+        if self._output is not None:
+            self._output.discard()
+            self._output = None
 
 
 def stage_labels(
@@ -138,7 +135,7 @@ def stage_labels(
             "`principal` is wanted, but these clusters were not found in principal components; give "
             "`n_principal` when clustering, or leave it out"
         )
-    predicting.check_dataset(dataset, clusters)
+    predicting.check_dataset(dataset, clusters.feature_map, clusters.card)
     dataset = dataset.without_targets()
     fields: list[Any] = [("labels", np.int32)]
     if distances:

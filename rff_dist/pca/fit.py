@@ -9,7 +9,7 @@ import numpy as np
 from rff_dist.checks import check_count
 from rff_dist.data.blocks import BlockTask, Dataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import InvalidParameterError
 from rff_dist.features import composed, feature_options, maps
 from rff_dist.fitting import plan, predicting, prepare
 from rff_dist.pca import components
@@ -95,7 +95,6 @@ def fit_components(
         )
     check_normalize(normalize)
     feature_options.check_without_targets(features.length_scale)
-    inspection.check_standardize(features.standardize)
     source = dataset.without_targets()
     plan.check_plan(source, features.n_components, plan.Sums(features=features.features), engine=engine)
     prepared = prepare.prepare(source, standardize=features.standardize, moments=moments, engine=engine)
@@ -196,12 +195,7 @@ def project(
     Raises DataError if the dataset has other columns, or values that are not finite; StorageError if the
       output exists and `overwrite` is False, or cannot be written.
     """
-    expected = projection.linear.feature_map.n_features
-    if dataset.n_features != expected:
-        raise DataError(
-            f"X has {dataset.n_features} features, but the components were computed from {expected}; give "
-            "the same columns"
-        )
+    predicting.check_dataset(dataset, projection.linear.feature_map, {})
     rows, n_columns = dataset.without_targets(), projection.n_components
     output = predicting.write_output(
         rows,

@@ -52,7 +52,7 @@ def calibrate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> uncerta
 
 
 def _check_targets(dataset: Dataset, model: RidgeModel) -> None:
-    predicting.check_dataset(dataset, model)
+    predicting.check_dataset(dataset, model.feature_map, model.card)
     if dataset.n_targets != model.n_targets:
         raise DataError(f"y has {dataset.n_targets} targets, but the model predicts {model.n_targets}")
 
@@ -123,7 +123,7 @@ class _Predicting:
 def _predicting(
     dataset: Dataset, model: RidgeModel, *, std: bool = False, coverage: float | None = None, engine: Engine
 ) -> _Predicting:
-    predicting.check_dataset(dataset, model)
+    predicting.check_dataset(dataset, model.feature_map, model.card)
     intervals = ["lower", "upper"] if coverage is not None else []
     arrays = ["predictions", *(["standard_deviations"] if std else []), *intervals]
     state = _Predicting(model.linear, arrays, model.one_dimensional)

@@ -104,7 +104,7 @@ def check_rows(url: str, dataset: Dataset, scoring: ScoringModel) -> None:
     """Check that rows have the columns that a model was trained on; raises DataError."""
     check_recipes(dataset, scoring)
     try:
-        predicting.check_dataset(dataset, scoring.model)
+        predicting.check_dataset(dataset, scoring.model.feature_map, scoring.model.card)
     except DataError as error:
         raise DataError(
             f"{redact(url)} does not fit {redact(scoring.url)}: {error}. Give data of the columns "
