@@ -12,7 +12,6 @@ k-means++; Lattanzi & Sohler (2019), local search; Efraimidis & Spirakis (2006),
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from rff_dist.data import blocks
 from rff_dist.frequencies.uniforms import counter_uniforms, pick, row_uniforms
-from rff_dist.kmeans import lloyd_pass
+from rff_dist.kmeans import exact, lloyd_pass
 from rff_dist.numerics import machine
 from rff_dist.typing import FloatArray, IndexArray, IntArray
 
@@ -177,23 +176,10 @@ def choose_centres(points: FloatArray, weights: FloatArray, n_clusters: int, *, 
 
     Arthur & Vassilvitskii (2007), Sec. 2.2 and its closing remark on greedy choices.
     """
-    n_trials = 2 + int(math.log(n_clusters))
-    uniforms = counter_uniforms(seed, _KMEANS_STREAM + 1, n_clusters, n_trials)
+    stream = _KMEANS_STREAM + 1
     with machine.using_threads(1):
-        rows = _Shifted.of(points, weights)
-        chosen = [int(pick(weights, uniforms[0, 0]))]
-        distances = rows.to(np.array(chosen))[0]
-        for trials in uniforms[1:]:
-            potential = weights * distances
-            if not potential.any():
-                break
-            picked = np.unique(pick(potential, trials))
-            # shape (n_trials, n_points): squared distances if that trial became a centre
-            tried = np.minimum(distances, rows.to(picked))
-            best = int(np.argmin(tried @ weights))
-            chosen.append(int(picked[best]))
-            distances = tried[best]
-    return np.array(chosen, np.intp)
+        to = _Shifted.of(points, weights).to
+        return exact.choose_greedily(to, weights, n_clusters, seed=seed, stream=stream, distinct=True)
 
 
 def exchange_centres(

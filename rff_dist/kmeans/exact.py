@@ -13,6 +13,7 @@ Vassilvitskii (2007), k-means++.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,27 +121,44 @@ def choose_rows(rows: Similarities, n_clusters: int, *, seed: int, start: int = 
 
     Arthur & Vassilvitskii (2007), Sec. 2.2, and Sec. 6 for the greedy draws.
     """
-    n_draws = 2 + int(math.log(n_clusters))
-    uniforms = counter_uniforms(seed, _STREAM + start, n_clusters, n_draws)
-    chosen = [int(pick(rows.weights, uniforms[0, 0]))]
-    closest = _to_rows(rows, np.array(chosen))[0]
+    diagonal = rows.diagonal
+
+    def to_rows(chosen: IndexArray) -> FloatArray:
+        squared = diagonal - 2.0 * rows.gram[chosen] + diagonal[chosen][:, np.newaxis]
+        return np.where(squared > 4.0 * rows.rounding, squared, 0.0)  # 0 if within rounding
+
+    return choose_greedily(to_rows, rows.weights, n_clusters, seed=seed, stream=_STREAM + start)
+
+
+def choose_greedily(
+    distances_to: Callable[[IndexArray], FloatArray],
+    weights: FloatArray,
+    n_clusters: int,
+    *,
+    seed: int,
+    stream: int,
+    distinct: bool = False,
+) -> IndexArray:
+    """Choose rows as `choose_rows` says, by any distance.
+
+    `distances_to`: gives squared distances of all rows to some, of shape (n_some, n_samples).
+    `distinct`: whether a row that is drawn twice for one centre is compared once.
+    """
+    uniforms = counter_uniforms(seed, stream, n_clusters, 2 + int(math.log(n_clusters)))
+    chosen = [int(pick(weights, uniforms[0, 0]))]
+    closest = distances_to(np.array(chosen))[0]
     for uniform in uniforms[1:]:
-        chances = rows.weights * closest
+        chances = weights * closest
         if not chances.any():
             break
         drawn = pick(chances, uniform)
-        left = np.minimum(_to_rows(rows, drawn), closest)
-        best = int((left @ rows.weights).argmin())
-        chosen.append(drawn[best])
+        drawn = np.unique(drawn) if distinct else drawn
+        # shape (n_drawn, n_samples): squared distances if that row became a centre
+        left = np.minimum(distances_to(drawn), closest)
+        best = int((left @ weights).argmin())
+        chosen.append(int(drawn[best]))
         closest = left[best]
     return np.array(chosen, np.intp)
-
-
-def _to_rows(rows: Similarities, chosen: IndexArray) -> FloatArray:
-    """Return squared distances to the chosen rows, shape (n_chosen, n_samples); 0 if within rounding."""
-    diagonal = rows.diagonal
-    squared = diagonal - 2.0 * rows.gram[chosen] + diagonal[chosen][:, np.newaxis]
-    return np.where(squared > 4.0 * rows.rounding, squared, 0.0)
 
 
 def labels_from_rows(rows: Similarities, chosen: IndexArray) -> IndexArray:

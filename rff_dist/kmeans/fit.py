@@ -18,6 +18,7 @@ from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import PlanError
 from rff_dist.features.maps import FeatureMap
+from rff_dist.fields import values_of
 from rff_dist.fitting import plan, prepare
 from rff_dist.kmeans import lloyd_pass
 from rff_dist.kmeans.candidates import ChosenRows, SeedChoice, choose_rows
@@ -161,7 +162,15 @@ def iterate(job: ClusteringJob, starts: Starts, lloyd: LloydOptions) -> Iterator
 
     def step(some: NDArray[np.intp], *, refill: bool) -> FloatArray:
         state = job.centres(centres[some], counts=tuple(counts[some].tolist()))
-        inertias, weights[some], moved = _step(job, state, refill=refill)
+        sums = job.sums(state)
+        weights[some], moved = sums.cluster_weights(job.grid), sums.means(state)
+        if refill:
+            without_rows = (sums.weights == 0) & state.present
+            for start in np.flatnonzero(without_rows.any(axis=1)):
+                present = state.values[start][state.present[start]]
+                empty = np.flatnonzero(without_rows[start])
+                moved[start, empty] = _refilled(job, present, empty)
+        inertias = sums.inertias(state, job.sum_of_squared_norms).tolist()
         for start, inertia in zip(some, inertias, strict=True):
             paths[start].append(inertia)
         return moved
@@ -214,22 +223,6 @@ def finish(passes: Iterator[LloydPass]) -> tuple[Clusters, ...]:
     return last.clusters
 
 
-def _step(
-    job: ClusteringJob, state: lloyd_pass.Centres, *, refill: bool
-) -> tuple[list[float], FloatArray, FloatArray]:
-    """Run a Lloyd pass for some starts; return the inertias, and the weights and means of the clusters."""
-    sums = job.sums(state)
-    moved = sums.means(state)
-    if refill:
-        without_rows = (sums.weights == 0) & state.present
-        for start in np.flatnonzero(without_rows.any(axis=1)):
-            centres = state.values[start][state.present[start]]
-            empty = np.flatnonzero(without_rows[start])
-            moved[start, empty] = _refilled(job, centres, empty)
-    inertias = sums.inertias(state, job.sum_of_squared_norms).tolist()
-    return inertias, sums.cluster_weights(job.grid), moved
-
-
 def _refilled(job: ClusteringJob, centres: FloatArray, empty: NDArray[np.intp]) -> FloatArray:
     """Return new places for empty centres, in order: the rows that are farthest from their own centres.
 
@@ -274,11 +267,9 @@ class JudgedNumber:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values; None for NaN and infinity."""
         return {
-            "n_clusters": self.clusters.n_clusters,
-            "inertia": self.clusters.inertia,
+            **values_of(self.clusters, "n_clusters", "inertia"),
             "silhouette": float(self.silhouette) if math.isfinite(self.silhouette) else None,
-            "n_iter": self.clusters.n_iter,
-            "converged": self.clusters.converged,
+            **values_of(self.clusters, "n_iter", "converged"),
         }
 
 

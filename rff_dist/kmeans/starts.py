@@ -110,7 +110,7 @@ def check_fits(
     """Check that all passes, in `width` columns, fit in a worker's memory; raises PlanError otherwise."""
     check_memory(dataset, width, lloyd.n_init * n_numbers, lloyd.largest, engine=engine)
     if _draws(lloyd, dataset):
-        check_memory(dataset, width, 1, _most_candidates(lloyd.largest), engine=engine)
+        check_memory(dataset, width, 1, 1 + ROUNDS * OVERSAMPLING * lloyd.largest, engine=engine)
 
 
 def check_memory(
@@ -200,8 +200,6 @@ def measure(
     squared_norms = sums.sum_of_squared_norms(origin)
     mean = sums.means(origin)
     weight = float(sums.cluster_weights(job.grid).sum())
-    if not weight > 0:
-        raise DataError("all sample weights are zero; at least one row must count")
     spread = float(sums.inertias(replace(origin, values=mean), squared_norms)[0])
     variance = spread / weight / feature_map.n_components
     return replace(job, sum_of_squared_norms=squared_norms, variance=variance)
@@ -269,10 +267,6 @@ def _draws(lloyd: LloydOptions, dataset: Dataset) -> bool:
     """Return whether candidates are drawn from all rows in passes, rather than from a sample."""
     by_passes = isinstance(lloyd.init, str) and lloyd.init == "k-means||"
     return by_passes and dataset.n_samples > _sample_size(lloyd.largest)
-
-
-def _most_candidates(n_clusters: int) -> int:
-    return 1 + ROUNDS * OVERSAMPLING * n_clusters
 
 
 def _sample_size(n_clusters: int) -> int:

@@ -52,7 +52,12 @@ def solve_cholesky(
             targets = np.flatnonzero(penalty == value)
             # another alpha, or the eigenvalues below the floor, would need the Gram again
             in_place = overwrite_gram and len(different) == 1 and value >= floor
-            part = _select_targets(prepared, targets)
+            part = replace(
+                prepared,
+                moments=prepared.moments[:, targets],
+                total_sum_of_squares=prepared.total_sum_of_squares[targets],
+                target_means=prepared.target_means[targets],
+            )
             parts.append((targets, _solve_shared(part, value, floor, pool, overwrite_gram=in_place)))
     return parts[0][1] if len(parts) == 1 else _join(parts)
 
@@ -135,15 +140,6 @@ def smallest_eigenvalue(factor: FloatArray, pool: Executor) -> float:
 
     growth = _largest_eigenvalue(solve, len(factor), steps=3)
     return 1.0 / growth if np.isfinite(growth) and growth > 0.0 else 0.0
-
-
-def _select_targets(equations: solution.NormalEquations, targets: IndexArray) -> solution.NormalEquations:
-    return replace(
-        equations,
-        moments=equations.moments[:, targets],
-        total_sum_of_squares=equations.total_sum_of_squares[targets],
-        target_means=equations.target_means[targets],
-    )
 
 
 def _join(parts: Sequence[tuple[IndexArray, solution.RidgeSolution]]) -> solution.RidgeSolution:

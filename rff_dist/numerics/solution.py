@@ -27,16 +27,15 @@ class SolveStatus(StrEnum):
     @property
     def causes(self) -> tuple[str, ...]:
         """What usually leads to this status."""
-        return _CAUSES[self]
+        return _CAUSES.get(self, ())
 
     @property
     def remedies(self) -> tuple[str, ...]:
         """What usually helps."""
-        return _REMEDIES[self]
+        return _REMEDIES.get(self, ())
 
 
 _CAUSES = {
-    SolveStatus.OK: (),
     SolveStatus.ILL_CONDITIONED: (
         "alpha is below the rounding error of the Gram matrix, so some coefficients are rounding error too",
         "the length scale is wide for the data, or the features nearly repeat each other",
@@ -50,7 +49,6 @@ _CAUSES = {
     ),
 }
 _REMEDIES = {
-    SolveStatus.OK: (),
     SolveStatus.ILL_CONDITIONED: (
         'raise alpha above the floor, or let alpha="auto" choose it',
         "use a shorter length scale or fewer components",

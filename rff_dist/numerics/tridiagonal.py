@@ -123,7 +123,6 @@ class RidgeTridiagonal:
     form: Tridiagonal
     eigenvalues: FloatArray
     floor: float
-    n_samples: int
     fit_intercept: bool
 
     def solve(self, right_hand_sides: FloatArray, alphas: FloatArray) -> FloatArray:
@@ -166,7 +165,6 @@ def tridiagonalize(equations: NormalEquations) -> RidgeTridiagonal:
         eigenvalues=np.where(np.arange(len(eigenvalues)) < n_clipped, 0.0, eigenvalues),
         # so that the least eigenvalue plus the floor is not below the rounding error
         floor=rounding_error + max(0.0, -float(eigenvalues[0])),
-        n_samples=equations.n_samples,
         fit_intercept=equations.fit_intercept,
     )
 

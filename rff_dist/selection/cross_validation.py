@@ -299,7 +299,9 @@ def cross_validate(
     whole: solution.NormalEquations | None = None
     if alphas is None:
         whole = sizes[-1].of(total).normal_equations(fit_intercept=fit_intercept)
-        grid = _default_alphas(whole)
+        with machine.tile_pool():
+            largest = largest_eigenvalue(whole.gram)  # Lanczos reads the Gram some 20 times
+        grid = grids.alpha_grid(largest, max(len(whole.gram) * _EPS * largest, whole.gram_error))
     else:
         grid = grids.check_grid(alphas)
     errors = np.empty((len(splits), len(sizes), len(grid), total.spec.n_targets))
@@ -469,14 +471,6 @@ def _target_variance(total: RidgeStatistics, fit_intercept: bool) -> FloatArray:
     return np.asarray(variance)
 
 
-def _default_alphas(equations: solution.NormalEquations) -> FloatArray:
-    """Return the `alpha_grid` of a Gram; Lanczos reads it some 20 times for its largest eigenvalue."""
-    with machine.tile_pool():
-        largest = largest_eigenvalue(equations.gram)
-    floor = max(len(equations.gram) * _EPS * largest, equations.gram_error)
-    return grids.alpha_grid(largest, floor)
-
-
 def largest_eigenvalue(gram: FloatArray) -> float:
     """Return the largest eigenvalue of a Gram, by Lanczos for 64 components and more."""
     if len(gram) < 64:
@@ -512,7 +506,14 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
     for start in range(0, len(pairs), _COLUMNS):
         columns = pairs[start : start + _COLUMNS]
         targets = columns % n_targets
-        coefficients = _coefficients(equations, reduced, alphas[columns // n_targets], targets)
+        # below the floor, the rounding error of eigenvalues, coefficients would be chance
+        penalties = np.maximum(alphas[columns // n_targets], reduced.floor)
+        moments = equations.moments[:, targets]
+        coefficients = reduced.solve(moments, penalties)
+        # One step of iterative refinement (Higham 2002, ch. 12) removes the reduction's rounding error, some
+        # 100 times that of a Cholesky factorisation.
+        residual = moments - equations.gram @ coefficients - penalties * coefficients
+        coefficients = coefficients + reduced.solve(residual, penalties)
         # about the fold's own means, plus its weight times the squared distance between predicted and true
         # mean
         errors[columns] = _sum_of_squares(fold, coefficients, targets, fold_error) + weight * np.square(
@@ -522,25 +523,6 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
         )
     leverages = reduced.degrees_of_freedom(alphas) / equations.n_samples
     return errors.reshape(len(alphas), n_targets), leverages
-
-
-def _coefficients(
-    equations: solution.NormalEquations,
-    reduced: tridiagonal.RidgeTridiagonal,
-    alphas: FloatArray,
-    targets: NDArray[np.intp],
-) -> FloatArray:
-    """Return w of each pair of alpha and target, shape (n_components, n_pairs).
-
-    One step of iterative refinement removes the reduction's rounding error, which is some 100 times that of a
-    Cholesky factorisation.
-    """
-    # below the floor, the rounding error of eigenvalues, coefficients would be chance
-    moments, penalties = equations.moments[:, targets], np.maximum(alphas, reduced.floor)
-    coefficients = reduced.solve(moments, penalties)
-    # one step of iterative refinement (Higham 2002, ch. 12): coefficients are then as exact as by Cholesky
-    residual = moments - equations.gram @ coefficients - penalties * coefficients
-    return coefficients + reduced.solve(residual, penalties)
 
 
 def _sum_of_squares(

@@ -9,7 +9,7 @@ import operator
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
@@ -49,14 +49,6 @@ class TrainingSplit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TargetState:
-    """The state of a pass that begins a solution. With a `split` it sums the training rows only."""
-
-    accumulation: accumulate.Accumulation
-    split: TrainingSplit | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class TargetSums:
     """Exact sums of a pass that begins a solution without Z'Z; `+` joins two sets of rows.
 
@@ -74,20 +66,23 @@ class TargetSums:
     __add__ = exact_sums.add_fields
 
 
-def sum_targets(rows: blocks.Rows, state: TargetState) -> TargetSums:
+def sum_targets(
+    rows: blocks.Rows, state: accumulate.Accumulation, *, split: TrainingSplit | None = None
+) -> TargetSums:
     """Return a block's sums of features times targets, O(n_samples · n_components · n_features).
 
+    `split`: sums the training rows only.
     Raises DataError if values are not finite, targets are missing, or weights do not suit the spec.
     """
-    feature_map, spec = state.accumulation.feature_map, state.accumulation.spec
+    feature_map, spec = state.feature_map, state.spec
     if rows.y is None:
         raise DataError("the data have no y: training needs targets")
     inputs = feature_map.prepare(rows.X)
     blocks.check_finite(rows, inputs)
     weights = accumulate.checked_weights(rows, spec)
     weights = np.ones(len(inputs)) if weights is None else weights
-    if state.split is not None:
-        weights, _ = state.split.weights(rows, weights)
+    if split is not None:
+        weights, _ = split.weights(rows, weights)
     right = np.column_stack([rows.y - spec.offsets, np.ones(len(inputs))])
     weighted = right * weights[:, np.newaxis]
     sums: list[TargetSums] = []
@@ -372,8 +367,8 @@ def gram_operator(
 
     Raises DataError if values are not finite or features overflow; StatisticsError if a row is missing.
     """
-    state = TargetState(accumulation, split)
-    sums = inspection.sum_rows(dataset, sum_targets, state, engine=engine, label="targets")
+    add_up = partial(sum_targets, split=split)
+    sums = inspection.sum_rows(dataset, add_up, accumulation, engine=engine, label="targets")
     specs.check_counted(sums.n_samples, dataset.n_samples)
     return GramOperator(dataset, accumulation, sums, centred, engine, split)
 

@@ -108,7 +108,12 @@ def measure_moments(rows: blocks.Rows, pivot: FloatArray) -> Moments:
     if reach > _LARGEST_BASE:
         columns = np.clip(columns, -_LARGEST_BASE, _LARGEST_BASE)
         powers = np.square(columns)
-    cubes, fourths = _higher_powers(columns, powers, weights)
+    columns *= powers  # overwritten, since fresh memory takes as long as the arithmetic
+    powers *= powers
+    with np.errstate(over="ignore"):  # weights that large are refused later, with a reason
+        cubes, fourths = weights @ columns, weights @ powers
+    limit = np.finfo(np.float64).max  # clipped, so that they are finite
+    cubes, fourths = np.clip(cubes, -limit, limit), np.minimum(fourths, limit)
     weighted = rows.sample_weight is not None
     return Moments(
         n_samples=len(columns),
@@ -129,21 +134,6 @@ def measure_moments(rows: blocks.Rows, pivot: FloatArray) -> Moments:
 def name_column(column: int, n_features: int) -> str:
     """Name one of the columns [X, y] in messages."""
     return f"X, column {column}" if column < n_features else f"y, column {column - n_features}"
-
-
-def _higher_powers(
-    columns: FloatArray, squares: FloatArray, weights: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return the weighted sums of third and fourth powers, clipped so that they are finite.
-
-    `columns`, `squares`: overwritten, since fresh memory takes as long as the arithmetic.
-    """
-    columns *= squares
-    squares *= squares
-    with np.errstate(over="ignore"):  # weights that large are refused later, with a reason
-        sums = weights @ columns, weights @ squares
-    limit = np.finfo(np.float64).max
-    return np.clip(sums[0], -limit, limit), np.minimum(sums[1], limit)
 
 
 # Like `ROUNDING`, for moments from which rows were taken out: those rows were summed in other blocks, and

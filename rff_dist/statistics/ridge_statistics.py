@@ -354,7 +354,13 @@ def _spec_to_dict(spec: specs.StatisticsSpec) -> dict[str, Any]:
 
 
 def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) -> S:
-    _check_same_spec(left, right)
+    if (left.spec, left.halvings) != (right.spec, right.halvings):
+        a, b = ({**asdict(sums.spec), "halvings": sums.halvings} for sums in (left, right))
+        differing = ", ".join(f"{key}: {a[key]!r} and {b[key]!r}" for key in a if a[key] != b[key])
+        raise StatisticsError(
+            f"these statistics do not belong together ({differing}); accumulate both with the same "
+            "feature map, targets, offsets and weight grid"
+        )
     n_samples = left.n_samples + sign * right.n_samples
     if n_samples < 0:
         raise StatisticsError(
@@ -398,16 +404,6 @@ def carried[S: RidgeStatistics](statistics: S) -> S:
 def _limb_rows(statistics: RidgeStatistics) -> int:
     """Return for how many rows the sums stay within one limb: each halving takes a bit."""
     return statistics.spec.limb_rows >> statistics.halvings
-
-
-def _check_same_spec(left: RidgeStatistics, right: RidgeStatistics) -> None:
-    if (left.spec, left.halvings) != (right.spec, right.halvings):
-        a, b = ({**asdict(sums.spec), "halvings": sums.halvings} for sums in (left, right))
-        differing = ", ".join(f"{key}: {a[key]!r} and {b[key]!r}" for key in a if a[key] != b[key])
-        raise StatisticsError(
-            f"these statistics do not belong together ({differing}); accumulate both with the same "
-            "feature map, targets, offsets and weight grid"
-        )
 
 
 def _combine_limbs(left: RidgeStatistics, right: RidgeStatistics, sign: int, n_samples: int) -> _Limbs:

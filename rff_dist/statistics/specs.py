@@ -347,23 +347,19 @@ class Whitener:
 
     @cached_property
     def inverse_norms(self) -> tuple[float, float]:
-        """‖T⁻¹‖ and ‖T⁻¹‖_F, estimated once for the sums of all folds."""
-        return _inverse_norms(self.factor)
+        """‖T⁻¹‖ and ‖T⁻¹‖_F by sixteen random vectors g; at worst a few per cent too small.
 
-
-def _inverse_norms(factor: FloatArray) -> tuple[float, float]:
-    """Estimate ‖T⁻¹‖ and ‖T⁻¹‖_F from sixteen random vectors g; at worst a few per cent too small.
-
-    ‖T⁻¹‖ comes from three steps of a subspace iteration with (T'T)⁻¹, ‖T⁻¹‖_F from the mean square of T⁻ᵀg
-    (Hutchinson).
-    """
-    vectors = np.random.Generator(np.random.Philox(0)).standard_normal((len(factor), min(16, len(factor))))
-    with machine.tile_pool():
-        cholesky.solve_transposed(factor, vectors)
-        frobenius = float(np.sqrt(np.square(vectors).sum(axis=0).mean()))
-        for _ in range(2):
-            cholesky.solve_upper(factor, vectors)
-            vectors = np.ascontiguousarray(np.linalg.qr(vectors)[0])
-            cholesky.solve_transposed(factor, vectors)
-        spectral = float(np.linalg.norm(vectors, 2))
-    return spectral, max(frobenius, spectral)
+        Estimated once for the sums of all folds. ‖T⁻¹‖ comes from three steps of a subspace iteration with
+        (T'T)⁻¹, ‖T⁻¹‖_F from the mean square of T⁻ᵀg (Hutchinson).
+        """
+        shape = len(self.factor), min(16, len(self.factor))
+        vectors = np.random.Generator(np.random.Philox(0)).standard_normal(shape)
+        with machine.tile_pool():
+            cholesky.solve_transposed(self.factor, vectors)
+            frobenius = float(np.sqrt(np.square(vectors).sum(axis=0).mean()))
+            for _ in range(2):
+                cholesky.solve_upper(self.factor, vectors)
+                vectors = np.ascontiguousarray(np.linalg.qr(vectors)[0])
+                cholesky.solve_transposed(self.factor, vectors)
+            spectral = float(np.linalg.norm(vectors, 2))
+        return spectral, max(frobenius, spectral)
