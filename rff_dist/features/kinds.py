@@ -4,6 +4,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from numpy.typing import NDArray
+
 from rff_dist.errors import IntegrityError, InvalidParameterError, RFFDistError
 from rff_dist.features import composed, draw, explicit, fourier, maps, nystrom
 from rff_dist.kernels import names, stationary
@@ -34,17 +36,17 @@ def read_map(facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | Non
     if kind not in _KINDS:
         raise IntegrityError(f"the stored feature map is of the kind {kind!r}; expected {sorted(_KINDS)}")
     if kind == composed.ConcatenatedFeatureMap.kind:
-        inner["parts"] = [_part(part, arrays, f"part{i}_") for i, part in enumerate(facts["parts"])]
+        parts = enumerate(facts["parts"])
+        inner["parts"] = [read_map(part, with_prefix(arrays, f"part{i}_")) for i, part in parts]
     elif kind == composed.PrincipalFeatureMap.kind:
-        base = _part(facts["base"], arrays, "base_")
+        base = read_map(facts["base"], with_prefix(arrays, "base_"))
         inner["base"] = drawn_again(base, facts["base"].get("spec"), base.digest())
     return _KINDS[kind].from_record(inner, arrays, standardizer)
 
 
-def _part(facts: Facts, arrays: Arrays, prefix: str) -> maps.FeatureMap:
-    """Rebuild a map that another one is made of; the names of its arrays have the prefix."""
-    named = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-    return read_map(facts, named)
+def with_prefix(arrays: Arrays, prefix: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays whose names begin with `prefix`, named by what follows it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def drawn_again(stored: maps.FeatureMap, spec: Mapping[str, Any] | None, digest: str) -> maps.FeatureMap:
@@ -60,10 +62,7 @@ def drawn_again(stored: maps.FeatureMap, spec: Mapping[str, Any] | None, digest:
         drawn = draw.draw_feature_map(
             names.kernel_from_dict(spec["kernel"]),
             n_features=stored.n_features,
-            n_components=spec["n_components"],
-            design=spec["design"],
-            map=spec["map"],
-            precision=spec["precision"],
+            **{name: spec[name] for name in ("n_components", "design", "map", "precision")},
             random_state=spec["seed"],
             standardizer=stored.standardizer,
         )

@@ -34,12 +34,9 @@ def kernel_text(kernel: base.Kernel) -> str:
         return str(kernel)
     if len(own) > 1:  # only what is unusual: all four parameters would fill a table
         values = {field.name: values[field.name] for field in own if values[field.name] != field.default}
-    parameters = ",".join(f"{name}={_value_text(value)}" for name, value in values.items())
+    texts = {n: kernel_text(v) if isinstance(v, base.Kernel) else f"{v:g}" for n, v in values.items()}
+    parameters = ",".join(f"{name}={text}" for name, text in texts.items())
     return f"{kernel.name}:{parameters}" if parameters else kernel.name
-
-
-def _value_text(value: float | base.Kernel) -> str:
-    return kernel_text(value) if isinstance(value, base.Kernel) else f"{value:g}"
 
 
 def shortened_text(text: str) -> str:

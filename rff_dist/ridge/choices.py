@@ -145,16 +145,6 @@ class Choices:
         return min(n_samples, most) if self.choosing and self.options.n_components == "auto" else n_samples
 
     @property
-    def round_rows(self) -> int:
-        """How many rows the first round samples."""
-        return min(ROUND_ROWS, self.plan.n_samples)
-
-    @property
-    def round_components(self) -> int:
-        """The number of components of its candidates."""
-        return min(round_components(self.plan.n_samples), self.widths[-1])
-
-    @property
     def tuning(self) -> length_scales.EvidenceSearch:
         """How length scales are tuned: in a first round more quickly than those asked for by name."""
         if not self.choosing:
@@ -364,7 +354,8 @@ def prepare_folds(dataset: Dataset, folds: folding.Folds, *, engine: protocol.En
     """
     if isinstance(folds, folding.HeldInFolds):
         return replace(folds, base=prepare_folds(dataset, folds.base, engine=engine))
-    check_folds(dataset, folds)
+    first = Block(0, 0, min(1, dataset.n_samples))  # one row shows whether there are groups
+    folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
     if not isinstance(folds, folding.GroupFolds):
         return folds
     folds = replace(folds, table=None)
@@ -374,15 +365,6 @@ def prepare_folds(dataset: Dataset, folds: folding.Folds, *, engine: protocol.En
         return folds
     counted = counts.weight.value() > 0
     return folds.balanced(counts.labels[counted], counts.n_samples[counted])
-
-
-def check_folds(dataset: Dataset, folds: folding.Folds) -> None:
-    """Check, before a pass, that a dataset has what its folds are made of.
-
-    Raises DataError if the folds are of groups and there are none.
-    """
-    first = Block(0, 0, min(1, dataset.n_samples))  # one row shows whether there are groups
-    folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
 
 
 def has_groups(dataset: Dataset) -> bool:

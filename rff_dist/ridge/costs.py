@@ -20,7 +20,7 @@ from rff_dist.kernels import stationary
 from rff_dist.numerics import machine
 from rff_dist.products import choice
 from rff_dist.ridge import budget
-from rff_dist.ridge.choices import Choices
+from rff_dist.ridge.choices import ROUND_ROWS, Choices, round_components
 from rff_dist.ridge.fit import fit
 from rff_dist.selection import cross_validation
 from rff_dist.statistics import inspection, passes, specs
@@ -79,14 +79,6 @@ class _Sample:
     rows: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True)
-class _Sampling:
-    dataset: Dataset
-    n_components: int
-    n_rows_each: int
-    n_threads: int
-
-
 def measure_rates(dataset: Dataset, n_components: int, *, engine: Engine) -> Rates:
     """Measure all workers at the same time, as they work in a pass; this takes about five seconds.
 
@@ -94,7 +86,7 @@ def measure_rates(dataset: Dataset, n_components: int, *, engine: Engine) -> Rat
     """
     n_workers = max(1, engine.n_workers)
     first_pass = _timed(_pass(engine, n_workers, 0))
-    sampling = _Sampling(dataset, n_components, dataset.n_samples // n_workers, engine.n_threads)
+    sampling = dataset, n_components, dataset.n_samples // n_workers, engine.n_threads
     # Each worker reads other rows: rows that another has just read may come from memory.
     places = np.linspace(0, dataset.n_samples, n_workers, endpoint=False).astype(int).tolist()
     blocks = [Block(i, place, min(place + READ_ROWS, dataset.n_samples)) for i, place in enumerate(places)]
@@ -148,17 +140,18 @@ def _beside(
     return max(0.0, slow - entry * many), entry, takes[0] - min(takes[:REPEATS])
 
 
-def _sample(block: Block, sampling: _Sampling) -> list[_Sample]:
+def _sample(block: Block, sampling: tuple[Dataset, int, int, int]) -> list[_Sample]:
     """Time this worker while it reads a block and sums up a few tiles of it."""
+    dataset, n_components, n_rows_each, n_threads = sampling
     # Ask for a worker's share of the whole job, so that it chooses the way to multiply that the job will use.
-    choosing = _timed(lambda: choice.products_for(sampling.n_rows_each, sampling.n_components))
+    choosing = _timed(lambda: choice.products_for(n_rows_each, n_components))
     started = time.perf_counter()
-    rows = sampling.dataset.read(block)
+    rows = dataset.read(block)
     read = (time.perf_counter() - started) / block.n_samples
-    widths = _widths(sampling.n_components)
-    n_tiled = min(block.n_samples, specs.tile_rows(widths[0]) * sampling.n_threads)
+    widths = _widths(n_components)
+    n_tiled = min(block.n_samples, specs.tile_rows(widths[0]) * n_threads)
     few = memory.ArrayDataset(rows.X[:n_tiled], None if rows.y is None else rows.y[:n_tiled])
-    here = serial.SerialEngine(sampling.n_threads)
+    here = serial.SerialEngine(n_threads)
     moment = _typical(partial(inspection.inspect, few, engine=here)) / n_tiled
     kernel, n_features, takes = stationary.Gaussian(), rows.X.shape[1], []
     for width in widths:
@@ -307,7 +300,8 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | Non
         return None
     assert choices.by is not None  # which compare the candidates
     chosen, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
-    rows, width = choices.round_rows, choices.round_components
+    rows = min(ROUND_ROWS, chosen.n_samples)
+    width = min(round_components(chosen.n_samples), choices.widths[-1])
     tuned = {candidate.kernel for candidate in choices.candidates if candidate.length_scale == "evidence"}
     flops = len(tuned) * tuning.flops(choices.n_tuned_on, chosen.n_features)
     operations = rows * width * (width + 2 * (chosen.n_features + 2))

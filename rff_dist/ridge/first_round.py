@@ -27,6 +27,7 @@ from rff_dist.engines import progress
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, SolveError
 from rff_dist.features.maps import FeatureMap
+from rff_dist.fields import values_of
 from rff_dist.fitting import prepare
 from rff_dist.fitting.options import RidgeOptions, are_several
 from rff_dist.kernels import additive, base, explicit
@@ -291,8 +292,16 @@ class _FirstRound:
         table, pace = self._table(feature_map, sample)
         if resolved:
             table = table.from_alpha(specs.gram_error_of(self._sums(feature_map, sample).total()))
-        row = _describe(feature_map, table, len(sample.X))
-        at = int(np.flatnonzero(table.alphas == table.best.alpha)[0])
+        best = table.best
+        row: describe.Row = {
+            "round": "first",
+            "n_samples": len(sample.X),
+            **describe.describe_features(feature_map),
+            "n_components": feature_map.n_components,
+            **values_of(best, "alpha", "score"),
+            "standard_error": None if np.isnan(best.standard_error) else best.standard_error,
+        }
+        at = int(np.flatnonzero(table.alphas == best.alpha)[0])
         return _Try(candidate, row, table, table.split_scores()[:, 0, at], pace)
 
     def _table(
@@ -304,12 +313,19 @@ class _FirstRound:
         """
         D, begun = feature_map.n_components, time.monotonic()
         typical = D >= MIN_COMPONENTS // 2  # the few columns of a linear kernel give no pace of others
-        if len(sample.X) <= EXACT_ROWS and (table := self._table_of_rows(feature_map, sample)) is not None:
-            return table, Pace(0.0, (time.monotonic() - begun) / D**3) if typical else None
+        grid, fit_intercept = self.options.penalty.grid, self.options.fit_intercept
+        grid = grid if grid is None or np.all(grid > 0) else None
+        if len(sample.X) <= EXACT_ROWS:
+            Z, repeated = feature_map.transform(sample.X), self.prepared.frequency_weights
+            known = row_folds.cross_validate_rows(
+                Z, sample, self._sampled_folds, alphas=grid, fit_intercept=fit_intercept, repeated=repeated
+            )
+            if known is not None:
+                return known, Pace(0.0, (time.monotonic() - begun) / D**3) if typical else None
         begun = time.monotonic()
         parts = self._sums(feature_map, sample)
-        summed, fit_intercept = time.monotonic(), self.options.fit_intercept
-        table = cross_validation.cross_validate(parts, alphas=self._grid, fit_intercept=fit_intercept)
+        summed = time.monotonic()
+        table = cross_validation.cross_validate(parts, alphas=grid, fit_intercept=fit_intercept)
         pace = Pace((summed - begun) / (len(sample.X) * D**2), (time.monotonic() - summed) / D**3)
         return table, pace if typical else None
 
@@ -320,26 +336,9 @@ class _FirstRound:
         (parts,) = passes.accumulate_folds(rows, [member], folds=self._sampled_folds, engine=serial)
         return parts
 
-    def _table_of_rows(
-        self, feature_map: FeatureMap, sample: samples.FoldSample
-    ) -> cross_validation.CrossValidation | None:
-        return row_folds.cross_validate_rows(
-            feature_map.transform(sample.X),
-            sample,
-            self._sampled_folds,
-            alphas=self._grid,
-            fit_intercept=self.options.fit_intercept,
-            repeated=self.prepared.frequency_weights,
-        )
-
     @property
     def _sampled_folds(self) -> folding.Folds:
         return folding.SampledFolds(self.folds.n_folds, self.folds)
-
-    @property
-    def _grid(self) -> FloatArray | None:
-        grid = self.options.penalty.grid
-        return grid if grid is None or np.all(grid > 0) else None
 
 
 def _is_dense(kernel: base.Kernel) -> bool:
@@ -358,18 +357,3 @@ def _within_one_standard_error(other: _Try, best: _Try) -> bool:
     # the splits are the same, so that what makes their rows hard to predict cancels
     differences = np.subtract(other.split_scores, best.split_scores)
     return bool(differences.mean() <= differences.std(ddof=1) / np.sqrt(len(differences)))
-
-
-def _describe(
-    feature_map: FeatureMap, table: cross_validation.CrossValidation, n_samples: int
-) -> describe.Row:
-    best = table.best
-    return {
-        "round": "first",
-        "n_samples": n_samples,
-        **describe.describe_features(feature_map),
-        "n_components": feature_map.n_components,
-        "alpha": best.alpha,
-        "score": best.score,
-        "standard_error": None if np.isnan(best.standard_error) else best.standard_error,
-    }

@@ -264,31 +264,26 @@ def solve_sums(
     table: CrossValidation | None = None,
 ) -> Fitted:
     """Choose alpha for a map, and solve; see `solve`, `solve_folds` and `leave_one_out`."""
-    penalty = choices.penalty
+    penalty, fit_intercept, dataset = choices.penalty, choices.penalty.fit_intercept, prepared.dataset
     if isinstance(sums, RidgeStatistics):
         prepared.say("solve", f"D = {feature_map.n_components:,}")
-        return Fitted(feature_map, feature_map, _solve_whole(prepared, feature_map, sums, penalty), sums)
+        if penalty.named != "press":
+            return Fitted(feature_map, feature_map, solve.solve(sums, penalty), sums)
+        alphas, engine = penalty.alphas, prepared.engine
+        path = conformal.leave_one_out(
+            dataset, sums, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=engine
+        )
+        alpha = select_by_press(path, per_target=penalty.per_target)
+        solved = replace(solve.solve_with(sums, alpha, fit_intercept=fit_intercept), leave_one_out=path)
+        return Fitted(feature_map, feature_map, solved, sums)
     prepared.say("solve", _words_of_a_table(feature_map, sums.folds, choices.widths))
     rows = None
-    if _chooses_by_rows(choices, prepared.dataset):
-        rows = prepared.dataset.read(blocks.Block(0, 0, prepared.dataset.n_samples))
+    if _chooses_by_rows(choices, dataset):
+        rows = dataset.read(blocks.Block(0, 0, dataset.n_samples))
     chosen, statistics, solved = solve.solve_folds(
         sums, feature_map, penalty, choices.widths, table=table, rows=rows
     )
     return Fitted(feature_map, chosen, solved, statistics, sums)
-
-
-def _solve_whole(
-    prepared: Prepared, feature_map: FeatureMap, statistics: RidgeStatistics, penalty: Penalty
-) -> solve.Solved:
-    if penalty.named != "press":
-        return solve.solve(statistics, penalty)
-    dataset, engine, fit_intercept = prepared.dataset, prepared.engine, penalty.fit_intercept
-    path = conformal.leave_one_out(
-        dataset, statistics, feature_map, alphas=penalty.alphas, fit_intercept=fit_intercept, engine=engine
-    )
-    alpha = select_by_press(path, per_target=penalty.per_target)
-    return replace(solve.solve_with(statistics, alpha, fit_intercept=fit_intercept), leave_one_out=path)
 
 
 def _chooses_by_rows(choices: Choices, dataset: blocks.Dataset) -> bool:
@@ -421,11 +416,12 @@ def train_without_sums(
     card = {"n_samples": dataset.n_samples, **_card_of(prepared, solved, penalty)}
     if folds is not None:
         card["folds"] = folding.folds_to_dict(folds)
-    model = models.RidgeModel.without_sums(
-        feature_map, iterated.solution, card, one_dimensional=dataset.one_dimensional, solver=iterated.facts()
+    solution, shape, solver = iterated.solution, dataset.one_dimensional, iterated.facts()
+    model = models.RidgeModel.from_solution(
+        feature_map, None, solution, solved.path(), card, one_dimensional=shape, solver=solver
     )
     seen = solve.rounding_seen(solved, iterated.spec, iterated.target_deviations)
-    model = replace(model, columns=_columns_of(prepared), selection=solved.path())
+    model = replace(model, columns=_columns_of(prepared))
     return Trained(model, ((feature_map, solved),), rounding_seen=seen)
 
 

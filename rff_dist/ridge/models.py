@@ -65,29 +65,23 @@ class RidgeModel:
     def from_solution(
         cls,
         feature_map: maps.FeatureMap,
-        statistics: ridge_statistics.RidgeStatistics,
+        statistics: ridge_statistics.RidgeStatistics | None,
         solution: RidgeSolution,
         selection: Mapping[str, NDArray[Any]],
         card: Mapping[str, Any],
-    ) -> Self:
-        """Build a model from the results of a fit by statistics."""
-        facts = {"n_samples": statistics.n_samples, "statistics_digest": statistics.digest()}
-        model = cls.without_sums(
-            feature_map, solution, {**facts, **card}, one_dimensional=statistics.spec.one_dimensional
-        )
-        return replace(model, statistics=statistics, selection=selection)
-
-    @classmethod
-    def without_sums(
-        cls,
-        feature_map: maps.FeatureMap,
-        solution: RidgeSolution,
-        card: Mapping[str, Any],
         *,
-        one_dimensional: bool,
+        one_dimensional: bool = False,
         solver: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Build a model from the results of a fit without statistics; `solver` goes to the card."""
+        """Build a model from the results of a fit.
+
+        `statistics`: None for a fit without sums, of which `one_dimensional` tells the shape of y.
+        `solver`: what to say of it on the card, besides the status.
+        """
+        sums: dict[str, Any] = {}
+        if statistics is not None:
+            one_dimensional = statistics.spec.one_dimensional
+            sums = {"n_samples": statistics.n_samples, "statistics_digest": statistics.digest()}
         status = {
             "status": str(solution.status),
             "causes": list(solution.status.causes),
@@ -96,11 +90,12 @@ class RidgeModel:
             "alpha_floor": solution.floor,
             **(solver or {}),
         }
+        ranked = () if feature_map.standardizer is None else feature_map.standardizer.ranked_columns
         facts = {
             "statistics_digest": None,
             "feature_map_digest": feature_map.digest(),
             "solver": status,
-            **describe_ranks(feature_map),
+            **({"ranked_columns": list(ranked)} if ranked else {}),
             "environment": describe_environment(),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }
@@ -110,7 +105,9 @@ class RidgeModel:
             intercept=solution.intercept,
             alpha=one_or_several(solution.alpha),
             one_dimensional=one_dimensional,
-            card={**facts, **card},
+            statistics=statistics,
+            selection=selection,
+            card={**facts, **sums, **card},
         )
 
     @property
@@ -269,11 +266,11 @@ def _from_record(record: records.Record) -> RidgeModel:
     arrays, metadata = record.arrays, record.metadata
     statistics = None
     if "statistics" in metadata:
-        packed = _with_prefix(arrays, "statistics_")
+        packed = kinds.with_prefix(arrays, "statistics_")
         statistics = ridge_statistics.RidgeStatistics.from_arrays(metadata["statistics"], packed)
     feature_map = read_features(metadata["feature_map"], arrays)
-    held_out = _with_prefix(arrays, "held_out_")
-    columns = _with_prefix(arrays, "columns_")
+    held_out = kinds.with_prefix(arrays, "held_out_")
+    columns = kinds.with_prefix(arrays, "columns_")
     if statistics is not None:
         statistics = statistics.with_whitener(feature_map.whitener)
     return RidgeModel(
@@ -283,22 +280,11 @@ def _from_record(record: records.Record) -> RidgeModel:
         alpha=one_or_several(metadata["alpha"]),
         one_dimensional=metadata["one_dimensional"],
         statistics=statistics,
-        selection=_with_prefix(arrays, "selection_"),
+        selection=kinds.with_prefix(arrays, "selection_"),
         held_out=conformal.HeldOutScores.from_arrays(held_out) if held_out else None,
         columns=moments.ColumnMoments.from_arrays(columns) if columns else None,
         card=metadata["card"],
     )
-
-
-def _with_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def describe_ranks(feature_map: maps.FeatureMap) -> dict[str, Any]:
-    """Return a card's entry about columns mapped by ranks to a normal distribution, if there are any."""
-    standardizer = feature_map.standardizer
-    columns = () if standardizer is None else standardizer.ranked_columns
-    return {"ranked_columns": list(columns)} if columns else {}
 
 
 def record_features(feature_map: maps.FeatureMap) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -320,5 +306,5 @@ def record_features(feature_map: maps.FeatureMap) -> tuple[dict[str, Any], dict[
 def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> maps.FeatureMap:
     """Rebuild the map that `record_features` kept, from its spec if that still draws the same features."""
     standardizer = maps.Standardizer.from_arrays(arrays)
-    stored = kinds.read_map(values, _with_prefix(arrays, "features_"), standardizer)
+    stored = kinds.read_map(values, kinds.with_prefix(arrays, "features_"), standardizer)
     return kinds.drawn_again(stored, values.get("spec"), values["digest"])

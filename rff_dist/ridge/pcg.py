@@ -140,8 +140,14 @@ def solve_pcg(
         start=None if chosen is None else chosen.near(penalties),
     )
     relative = float(np.max(iterated.errors[~constant] / deviations[~constant], initial=0.0))
+    w, floor = iterated.solution, preconditioner.floor
+    # c − 2w'b + w'Aw with Aw = b − r − alpha·w
+    rss = total - (w * (moments + iterated.residual + penalties * w)).sum(axis=0)
+    status = SolveStatus.OK if iterated.stop is Stop.TOLERANCE else SolveStatus.NOT_CONVERGED
+    if penalties.min() < floor:
+        status = SolveStatus.ILL_CONDITIONED
     result = Pcg(
-        _solution(operator, iterated, penalties, preconditioner.floor),
+        make_solution(operator, w, penalties, rss=rss, effective_rank=len(w), floor=floor, status=status),
         iterated,
         preconditioner.rank,
         1 + n_before + iterated.n_products,
@@ -270,19 +276,6 @@ def _worth_doubling(
 
 def _words(sketch: NystromPreconditioner, alpha: float) -> str:
     return f"eigenvalues from {sketch.eigenvalues[0]:.3g} to {sketch.eigenvalues[-1]:.3g}, alpha {alpha:.3g}"
-
-
-def _solution(
-    operator: gram_products.GramOperator, iterated: Iterated, alpha: FloatArray, floor: float
-) -> RidgeSolution:
-    w, total = iterated.solution, operator.total_sum_of_squares
-    # c − 2w'b + w'Aw with Aw = b − r − alpha·w
-    along = operator.moments + iterated.residual + alpha * w
-    status = SolveStatus.OK if iterated.stop is Stop.TOLERANCE else SolveStatus.NOT_CONVERGED
-    if alpha.min() < floor:
-        status = SolveStatus.ILL_CONDITIONED
-    rss = total - (w * along).sum(axis=0)
-    return make_solution(operator, w, alpha, rss=rss, effective_rank=len(w), floor=floor, status=status)
 
 
 def _warn(result: Pcg) -> None:

@@ -110,39 +110,19 @@ def solve_folds(
         total = total.leading(chosen.n_components, feature_digest=chosen.digest(), scales=chosen.scales)
     doubts = None
     if rows is not None:
-        repeated = total.spec.frequency_weights
-        choice, doubts = _leave_out_each(rows, chosen, table, choice, penalty, repeated=repeated)
+        assert rows.y is not None
+        Z, repeated, weights = chosen.transform(rows.X), total.spec.frequency_weights, rows.sample_weight
+        squares = row_folds.leave_out_each(
+            Z, rows.y, weights, table.alphas, fit_intercept=fit_intercept, repeated=repeated
+        )
+        weights = np.ones(len(Z)) if weights is None else weights
+        by_rows = row_folds.choose_by_rows(
+            squares, weights, table.target_variance, per_target=penalty.per_target, repeated=repeated
+        )
+        if by_rows is not None:  # leaving out each row decides
+            choice, doubts = table.choice_at(choice.n_components, by_rows[0]), by_rows[1]
     solved = solve_with(total, choice.penalty, fit_intercept=fit_intercept)
     return chosen, total, replace(solved, cross_validation=table, choice=choice, doubts=doubts)
-
-
-def _leave_out_each(
-    rows: blocks.Rows,
-    feature_map: FeatureMap,
-    table: CrossValidation,
-    choice: Choice,
-    penalty: options.Penalty,
-    *,
-    repeated: bool,
-) -> tuple[Choice, row_folds.Doubts | None]:
-    """Choose again among the alphas, by leaving out each row; keep the choice if that does not decide."""
-    assert rows.y is not None
-    squares = row_folds.leave_out_each(
-        feature_map.transform(rows.X),
-        rows.y,
-        rows.sample_weight,
-        table.alphas,
-        fit_intercept=penalty.fit_intercept,
-        repeated=repeated,
-    )
-    weights = np.ones(rows.block.n_samples) if rows.sample_weight is None else rows.sample_weight
-    by_rows = row_folds.choose_by_rows(
-        squares, weights, table.target_variance, per_target=penalty.per_target, repeated=repeated
-    )
-    if by_rows is None:
-        return choice, None
-    places, doubts = by_rows
-    return table.choice_at(choice.n_components, places), doubts
 
 
 def solve(statistics: RidgeStatistics, penalty: options.Penalty) -> Solved:

@@ -115,7 +115,15 @@ def predictive_model(
                 cholesky.multiply_upper_in_place(factor, whitener, pool)
             factor /= np.sqrt(mean_weight)  # R = U/√ω, so that ‖R⁻ᵀv‖² has the factor ω
             factors.append(factor)
-    noise_variance = _noise_variance(equations, linear.coefficients, explained, alpha=penalty, floor=floor)
+    # σ² = q/n of each target, q = c − B'(A + alpha)⁻¹B = rss + alpha‖w‖²
+    squared_norm, total = np.square(linear.coefficients).sum(axis=0), equations.total_sum_of_squares
+    rss = total - explained - penalty * squared_norm
+    bound = solution.rss_error_bound(squared_norm, total, n_components=len(linear.coefficients), floor=floor)
+    for target in np.flatnonzero(rss < bound):
+        message = "the residual sum of squares of target %d, %.3g, is below its rounding error: taking %.3g"
+        logger.warning(message, target, rss[target], bound[target])
+    quadratic = np.maximum(rss, bound) + penalty * squared_norm
+    noise_variance = quadratic / (equations.n_samples - int(fit_intercept))
     return PredictiveModel(
         linear=linear,
         factors=tuple(factors),
@@ -126,26 +134,6 @@ def predictive_model(
         mean_weight=mean_weight,
         target_scale=statistics.target_deviations(),
     )
-
-
-def _noise_variance(
-    equations: solution.NormalEquations,
-    coefficients: FloatArray,
-    explained: FloatArray,
-    *,
-    alpha: FloatArray,
-    floor: float,
-) -> FloatArray:
-    """Return σ² = q/n of each target, q = c − B'(A + alpha)⁻¹B = rss + alpha‖w‖²."""
-    squared_norm = np.square(coefficients).sum(axis=0)
-    total = equations.total_sum_of_squares
-    rss = total - explained - alpha * squared_norm
-    bound = solution.rss_error_bound(squared_norm, total, n_components=len(coefficients), floor=floor)
-    for target in np.flatnonzero(rss < bound):
-        message = "the residual sum of squares of target %d, %.3g, is below its rounding error: taking %.3g"
-        logger.warning(message, target, rss[target], bound[target])
-    quadratic = np.maximum(rss, bound) + alpha * squared_norm
-    return np.asarray(quadratic / (equations.n_samples - int(equations.fit_intercept)))
 
 
 def predict_rows_with_std(rows: blocks.Rows, model: PredictiveModel) -> tuple[FloatArray, FloatArray]:
