@@ -15,19 +15,20 @@ from numpy.typing import NDArray
 
 from rff_dist.checks import check_count, check_name, is_number
 from rff_dist.classify import platt_scaling, predict
-from rff_dist.classify.losses import LOSSES, Logistic, Loss, LossState, sum_loss
+from rff_dist.classify.losses import LOSSES, Logistic, Loss, sum_loss
 from rff_dist.data import blocks, columns, labelled, samples
 from rff_dist.engines import progress, protocol
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
+from rff_dist.fields import values_of
 from rff_dist.fitting import predicting
-from rff_dist.fitting.options import Alpha, RidgeOptions, is_one_alpha
+from rff_dist.fitting.options import RidgeOptions, is_one_alpha
 from rff_dist.frequencies import uniforms
 from rff_dist.numerics import machine, minimize
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.ridge import fit as ridge_fit
 from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge.choices import Choices
-from rff_dist.statistics import accumulate, gram_products, inspection, ridge_statistics
+from rff_dist.statistics import accumulate, gram_products, inspection, specs
 from rff_dist.text import short_repr
 from rff_dist.typing import Do, FloatArray, plainly
 
@@ -119,22 +120,21 @@ def fit_loss(
     Raises DataError if values are not finite, or targets are not −1 and +1.
     """
     statistics, loss = model.summed, LOSSES[options.loss]
+    add_up = partial(sum_loss, loss=loss)
     equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
 
     def evaluate(coefficients: FloatArray, intercept: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-        state = LossState(predicting.LinearModel(model.feature_map, coefficients, intercept), loss)
-        sums = inspection.sum_rows(dataset, sum_loss, state, engine=engine, label=loss.name)
-        if sums.n_samples != dataset.n_samples:
-            raise DataError(
-                f"a pass counted {sums.n_samples:_} rows, but the data have {dataset.n_samples:_}; run it "
-                "again"
-            )
+        linear = predicting.LinearModel(model.feature_map, coefficients, intercept)
+        sums = inspection.sum_rows(dataset, add_up, linear, engine=engine, label=loss.name)
+        specs.check_counted(sums.n_samples, dataset.n_samples)
         gradient = gram_products.sums_of_z(sums.gradient.value(), model.feature_map)
         return float(sums.loss.value()), gradient, sums.intercept_gradient.value()
 
     progress.Announcer(engine.observers)(progress.Rounds(loss.name, options.max_iter))
     coefficients, intercept = _start(model, loss, curvature)
-    reference = statistics.sum_of_weights * _loss_of_no_scores(loss, model.n_targets)
+    one_row = np.full((1, model.n_targets), -1.0)
+    one_row[0, 0] = 1.0
+    reference = statistics.sum_of_weights * float(loss(np.zeros_like(one_row), one_row)[0][0])  # of no scores
     problem = minimize.PenalizedLoss(evaluate, equations, loss.penalty_factor * alpha, curvature, reference)
     tol, max_iter = options.tol, options.max_iter
     return minimize.minimize_loss(problem, coefficients, intercept, tol=tol, max_iter=max_iter)
@@ -152,13 +152,6 @@ def _start(model: models.RidgeModel, loss: Loss, curvature: float) -> tuple[Floa
     # Softmax does not change if all scores of a row shift. They add up to 0 at the minimum, and on the way to
     # it if they do at the start.
     return coefficients - coefficients.mean(axis=1, keepdims=True), intercept - intercept.mean()
-
-
-def _loss_of_no_scores(loss: Loss, n_columns: int) -> float:
-    """Return the loss of a row with scores of 0, which is the same for each class."""
-    targets = np.full((1, n_columns), -1.0)
-    targets[0, 0] = 1.0
-    return float(loss(np.zeros_like(targets), targets)[0][0])
 
 
 # -- probabilities ---------------------------------------------------------------------------------
@@ -357,28 +350,6 @@ def fit(
     return FittedModel(replace(trained, model=model), folds, ridge)
 
 
-def refit_labels(
-    model: models.RidgeModel,
-    statistics: ridge_statistics.RidgeStatistics,
-    rows: CalibrationRows | None,
-    *,
-    alpha: Alpha | None,
-    fit_intercept: bool,
-    factors: FloatArray | None,
-) -> models.RidgeModel:
-    """Solve a classifier of the squared loss again from changed statistics; see `ridge.fit.refit`.
-
-    `rows`: a sample of the rows in these statistics, on which probabilities are calibrated; None keeps the
-      model's own calibration.
-    """
-    again = ridge_fit.refit(model, statistics, alpha=alpha, fit_intercept=fit_intercept)
-    facts = {**model.card["classifier"], "ridge_alpha": again.alpha}
-    if rows is not None:
-        calibration = calibrate_rows(rows.X, rows.targets, rows.weights, again, class_weight=factors)
-        facts["calibration"] = None if calibration is None else asdict(calibration)
-    return again.with_card(classifier=facts)
-
-
 def _check_weighted(counts: labelled.LabelCounts, factors: NDArray[np.float64] | None) -> None:
     weight = counts.weight.value() * (1.0 if factors is None else factors)
     if (weight > 0).sum() < 2:
@@ -402,12 +373,9 @@ def _described(
     classes, weight, facts = dataset.classes, cast("Any", losses.class_weight), None
     if minimum is not None:
         facts = {
-            "objective": minimum.objective,
-            "excess": minimum.excess,
-            "n_iterations": minimum.n_iterations,
+            **values_of(minimum, "objective", "excess", "n_iterations"),
             "n_passes": minimum.n_evaluations,
-            "converged": minimum.converged,
-            "reference": minimum.reference,
+            **values_of(minimum, "converged", "reference"),
         }
     if isinstance(weight, Mapping):
         weight = [float(weight.get(label, 1.0)) for label in classes.tolist()]
@@ -420,8 +388,7 @@ def _described(
             "classes": classes.tolist(),
             "dtype": classes.dtype.str,
             "class_weight": weight,
-            "tol": losses.tol,
-            "max_iter": losses.max_iter,
+            **values_of(losses, "tol", "max_iter"),
         }
     )
 

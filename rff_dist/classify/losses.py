@@ -85,14 +85,6 @@ LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (Logistic(), SquaredHi
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LossState:
-    """The state of a pass that sums a loss, evaluated at a linear model."""
-
-    linear: predicting.LinearModel
-    loss: Loss
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class LossSums:
     """Exact sums of a loss over the rows seen so far; `+` joins two sets of rows.
 
@@ -110,8 +102,8 @@ class LossSums:
     __add__ = exact_sums.add_fields
 
 
-def sum_loss(rows: blocks.Rows, state: LossState) -> LossSums:
-    """Return a block's sums of a loss and its gradient, O(n_samples · n_components · n_features).
+def sum_loss(rows: blocks.Rows, linear: predicting.LinearModel, *, loss: Loss) -> LossSums:
+    """Return a block's sums of a model's loss and its gradient, O(n_samples · n_components · n_features).
 
     Features are made 256 rows at a time, which takes 2 KiB for each component and thread. Threads share the
     tiles; the strips of a tile are summed in order, so that threads do not change the rounding.
@@ -119,7 +111,7 @@ def sum_loss(rows: blocks.Rows, state: LossState) -> LossSums:
     Raises DataError if values are not finite, y does not hold targets of the model's classes, or a score
       overflows.
     """
-    feature_map, weights = state.linear.feature_map, state.linear.raw_coefficients
+    feature_map, weights = linear.feature_map, linear.raw_coefficients
     inputs = feature_map.prepare(rows.X)
     blocks.check_finite(rows, inputs)
     targets = _checked_targets(rows, n_columns=weights.shape[1])
@@ -137,9 +129,9 @@ def sum_loss(rows: blocks.Rows, state: LossState) -> LossSums:
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
                 for low, high in feature_map.stripes:
                     feature_map.fill(inputs[strip], part[low:high], low, high)
-                scores = (weights.T @ part).T + state.linear.intercept
+                scores = (weights.T @ part).T + linear.intercept
             _check_scores(scores, rows.block.start + start)
-            losses, slope = state.loss(scores, targets[strip])
+            losses, slope = loss(scores, targets[strip])
             if rows.sample_weight is not None:
                 losses = losses * rows.sample_weight[strip]
                 slope = slope * rows.sample_weight[strip, np.newaxis]

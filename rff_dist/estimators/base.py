@@ -25,6 +25,7 @@ from rff_dist.engines.progress import LogObserver, RichProgress
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.estimators import inputs
 from rff_dist.features import draw, kinds, maps, nystrom
+from rff_dist.fields import values_of
 from rff_dist.fitting import options, predicting
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, stationary
@@ -226,11 +227,8 @@ class FeatureEstimator(RowsEstimator):
             "kernel": kernel,
             "length_scale": length_scale,
             "n_components": n_components,
-            "features": self.features,
-            "design": self.design,
             "map": inputs.map_for(n_components),
-            "precision": self.precision,
-            "standardize": self.standardize,
+            **values_of(self, "features", "design", "precision", "standardize"),
             "seed": draw.seed_from_random_state(self.random_state),
         }
 
@@ -392,11 +390,9 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         inputs.check_cv(self.cv)
         return options.RidgeOptions(
             **self._features(self.n_components),
-            alpha=self.alpha,
             fit_intercept=fit_intercept,
             sample_weight_kind=sample_weight_kind or self.sample_weight_kind,
-            effort=self.effort,
-            time_limit=self.time_limit,
+            **values_of(self, "alpha", "effort", "time_limit"),
         )
 
     def _with_names(self, model: models.RidgeModel) -> models.RidgeModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators import base, inputs
 from rff_dist.numerics import exact_sums
 from rff_dist.ridge import models
+from rff_dist.ridge.fit import refit
 from rff_dist.statistics import ridge_statistics
 from rff_dist.storage.columns import as_column
 from rff_dist.typing import FloatArray
@@ -262,14 +263,16 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         return self
 
     def _solve_again(self, statistics: ridge_statistics.RidgeStatistics) -> models.RidgeModel:
-        return classification.refit_labels(
-            self._fitted,
-            statistics,
-            self._rows,
-            alpha=self._alpha_to_refit(),
-            fit_intercept=self.fit_intercept,
-            factors=self._factors(),
-        )
+        alpha = self._alpha_to_refit()
+        again = refit(self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept)
+        facts = {**self._fitted.card["classifier"], "ridge_alpha": again.alpha}
+        if self._rows is not None:  # else the model keeps its own calibration
+            rows, factors = self._rows, self._factors()
+            calibration = classification.calibrate_rows(
+                rows.X, rows.targets, rows.weights, again, class_weight=factors
+            )
+            facts["calibration"] = None if calibration is None else asdict(calibration)
+        return again.with_card(classifier=facts)
 
     def decision_function(self, X: Any) -> Any:
         """Return the decision values, O(n_samples · n_components · n_features).

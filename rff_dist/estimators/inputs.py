@@ -84,7 +84,10 @@ def as_dataset(
         y = np.asarray(y, np.float64) if supervised and y is not None else None
         return memory.ArrayDataset(encoded, y, sample_weight)
     if is_in_memory(X):
-        return _checked_arrays(estimator, X, y, sample_weight, reset=reset, supervised=supervised)
+        if supervised:
+            X, y = validate_data(estimator, X, y, multi_output=True, y_numeric=True, reset=reset, **_CHECKS)
+            return _in_memory(X, np.asarray(y, np.float64), sample_weight)
+        return _in_memory(validate_data(estimator, X, reset=reset, **_CHECKS), None, sample_weight)
     if _is_stored(X):
         dataset = stored_dataset(X, y, sample_weight, supervised=supervised)
     elif xarrays.is_xarray(X):
@@ -139,7 +142,13 @@ def as_labelled(
     if y is None and not _is_stored(X):
         raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
     if is_in_memory(X):
-        return _checked_labels(estimator, X, y, sample_weight, reset=reset)
+        if isinstance(y, columns.MemoryColumn | StoredColumn):
+            y = y.read(Block(0, 0, y.n_samples))
+        if getattr(getattr(y, "dtype", None), "kind", "") == "T":
+            y = np.asarray(y).astype(object)  # scikit-learn does not know NumPy's text of variable width
+        X, y = validate_data(estimator, X, y, reset=reset, **_CHECKS)
+        check_classification_targets(y)
+        return _in_memory(X, None, sample_weight), as_column(y)
     if xarrays.is_xarray(X):
         X, y, sample_weight = xarrays.open_xarray(X, y, sample_weight), None, None
     if _is_stored(X):
@@ -151,11 +160,6 @@ def as_labelled(
     else:
         source = as_dataset(estimator, X, None, sample_weight, reset=reset, supervised=False)
         labels = as_column(y)
-    if labels.n_samples != source.n_samples:
-        raise DataError(
-            f"Found input variables with inconsistent numbers of samples: "
-            f"{[source.n_samples, labels.n_samples]} (X, y); give as many rows of each"
-        )
     _check_columns(estimator, source, reset=reset)
     return source, labels
 
@@ -201,18 +205,6 @@ def _named_column(dataset: Dataset, name: str, parameter: str) -> columns.Column
     return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks, version=dataset.version)
 
 
-def _checked_labels(
-    estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, *, reset: bool
-) -> tuple[Dataset, columns.Column]:
-    if isinstance(y, columns.MemoryColumn | StoredColumn):
-        y = y.read(Block(0, 0, y.n_samples))
-    if getattr(getattr(y, "dtype", None), "kind", "") == "T":
-        y = np.asarray(y).astype(object)  # scikit-learn does not know NumPy's text of variable width
-    X, y = validate_data(estimator, X, y, reset=reset, **_CHECKS)
-    check_classification_targets(y)
-    return _in_memory(X, None, sample_weight), as_column(y)
-
-
 def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
     names = dataset.feature_names
     if reset:
@@ -237,18 +229,6 @@ def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
             f"The feature names should match those that were passed during fit: the data have {list(names)}, "
             f"expected {list(expected)}"
         )
-
-
-def _checked_arrays(
-    estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, *, reset: bool, supervised: bool
-) -> Dataset:
-    if supervised:
-        X, y = validate_data(estimator, X, y, multi_output=True, y_numeric=True, reset=reset, **_CHECKS)
-        y = np.asarray(y, np.float64)
-    else:
-        X = validate_data(estimator, X, reset=reset, **_CHECKS)
-        y = None
-    return _in_memory(X, y, sample_weight)
 
 
 def _in_memory(X: Any, y: Any, sample_weight: Any) -> Dataset:

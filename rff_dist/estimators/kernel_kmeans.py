@@ -1,7 +1,7 @@
 """Kernel k-means with the exact kernel, for few rows."""
 
 import warnings
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +15,7 @@ from rff_dist.data import blocks
 from rff_dist.engines import protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.progress import Announcer, Remark
-from rff_dist.errors import DataError, InvalidParameterError, NotFiniteError, PlanError
+from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.estimators import base
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
 from rff_dist.features import draw, feature_options, maps
@@ -155,7 +155,8 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         self.inertia_, self.n_iter_ = kept.inertia, kept.n_iter
         self.objectives_ = kept.objectives
         self._n_features_out = self.n_clusters
-        self._warn(kept.n_filled, kept.converged)
+        moving = f"rows still changed clusters after max_iter={self.max_iter} iterations; raise `max_iter`"
+        warn_of_clusters(kept.n_filled, self.n_clusters, "" if kept.converged else moving)
         return self
 
     def _chosen(self) -> dict[str, str]:
@@ -262,15 +263,6 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         places[order] = np.arange(n_samples)
         return exact.labels_from_rows(rows, places[init])
 
-    def _warn(self, n_filled: int, converged: bool) -> None:
-        warn_of_few_rows(n_filled, self.n_clusters)
-        if not converged:
-            warnings.warn(
-                f"rows still changed clusters after max_iter={self.max_iter} iterations; raise `max_iter`",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-
     def predict(self, X: Any) -> NDArray[np.int32]:
         """Return the cluster of each row, O(n_rows · n_samples · (n_features + n_clusters)).
 
@@ -343,15 +335,14 @@ def starts_of(n_init: Any, *, auto: int) -> Any:
     return auto
 
 
-def warn_of_few_rows(n_filled: int, n_clusters: int) -> None:
-    """Warn, in scikit-learn's words, if fewer clusters than asked for have rows."""
-    if n_filled < n_clusters:
-        warnings.warn(
-            f"Number of distinct clusters ({n_filled}) found smaller than n_clusters ({n_clusters}). "
-            "Possibly due to duplicate points in X.",
-            ConvergenceWarning,
-            stacklevel=4,  # the line that called `fit`
-        )
+def warn_of_clusters(n_filled: int, n_clusters: int, moving: str) -> None:
+    """Warn, in scikit-learn's words, if fewer clusters than asked for have rows; and of `moving`, if any."""
+    few = (
+        f"Number of distinct clusters ({n_filled}) found smaller than n_clusters ({n_clusters}). "
+        "Possibly due to duplicate points in X."
+    )
+    for problem in filter(None, [few if n_filled < n_clusters else "", moving]):
+        warnings.warn(problem, ConvergenceWarning, stacklevel=3)  # the line that called `fit`
 
 
 def _is_precomputed(kernel: object) -> bool:
@@ -383,9 +374,5 @@ def _read(dataset: blocks.Dataset, standardizer: maps.Standardizer | None) -> tu
     """Return all rows, standardised, and their weights."""
     rows = dataset.read(blocks.Block(0, 0, dataset.n_samples))
     inputs = np.asarray(rows.X, np.float64) if standardizer is None else standardizer(rows.X)
-    if not np.isfinite(inputs).all():
-        row, column = np.argwhere(~np.isfinite(inputs))[0]
-        raise NotFiniteError(
-            f"Input X contains NaN or infinity: row {row:_}, column {column}; drop such rows first"
-        )
+    blocks.check_finite(replace(rows, y=None, sample_weight=None), inputs)
     return inputs, np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight

@@ -1,13 +1,11 @@
 """Kernel k-means in random features, for data of any size."""
 
-import warnings
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.checks import check_count
@@ -170,7 +168,10 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             if inputs.is_in_memory(X):
                 self.labels_ = kmeans_labels.label_in_memory(dataset, clusters, engine=engine)
         self._keep(clusters)
-        self._warn()
+        moving = f"the centres still moved after max_iter={self.max_iter} passes; raise `max_iter` or `tol`"
+        kernel_kmeans.warn_of_clusters(
+            clusters.n_filled, clusters.n_clusters, "" if clusters.converged else moving
+        )
         return self
 
     def _options(self) -> tuple[cluster_options.ClusterSpace, cluster_options.LloydOptions]:
@@ -178,7 +179,6 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         # before `_features`, which chooses the map by it
         feature_options.check_width(self.n_components, "phases", self.features)
         n_init = kernel_kmeans.starts_of(self.n_init, auto=1)
-        feature_options.check_without_targets(self.length_scale)
         features = self._features(self.n_components)
         space = cluster_options.ClusterSpace(
             **features, n_principal=self.n_principal, normalize=self.normalize
@@ -198,16 +198,6 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         self.inertia_ = clusters.inertia
         self.n_iter_ = clusters.n_iter
         self._n_features_out = clusters.n_clusters
-
-    def _warn(self) -> None:
-        clusters = self._fitted
-        kernel_kmeans.warn_of_few_rows(clusters.n_filled, clusters.n_clusters)
-        if not clusters.converged:
-            warnings.warn(
-                f"the centres still moved after max_iter={self.max_iter} passes; raise `max_iter` or `tol`",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
 
     def _chosen(self) -> dict[str, str]:
         clusters = self._fitted

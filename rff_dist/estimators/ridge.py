@@ -1,6 +1,6 @@
 """Kernel ridge regression on random Fourier features, for data of any size."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
@@ -308,12 +308,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
             if model.one_dimensional:
                 return self._of_scores(X, np.ravel, width=None, dtype=np.float64)
             return self._of_scores(X, np.asarray, width=model.n_targets, dtype=np.float64)
-        _refuse_dask(X, "`return_std` is True")
-        dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
-        with inputs.suitable_engine(self.engine, dataset) as engine:
-            found = prediction.predict_in_memory(dataset, self.model_, std=True, engine=engine)
-        mean, std = found["predictions"], found["standard_deviations"]
-        return inputs.on_grid(X, dataset, mean, "prediction"), inputs.on_grid(X, dataset, std, "std")
+        names = {"predictions": "prediction", "standard_deviations": "std"}
+        return self._predict_two(X, names, "`return_std` is True", std=True)
 
     def predict_interval(self, X: Any, *, coverage: float = 0.95) -> tuple[Any, Any]:
         """Predict intervals that contain new observations with probability `coverage`.
@@ -348,12 +344,21 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
             As `predict` with `return_std`, if the model was fitted without `conformal`.
         """
         check_is_fitted(self)
-        _refuse_dask(X, "`predict_interval` was called")
+        names = {"lower": "lower", "upper": "upper"}
+        return self._predict_two(X, names, "`predict_interval` was called", coverage=coverage)
+
+    def _predict_two(self, X: Any, names: Mapping[str, str], asked: str, **what: Any) -> tuple[Any, Any]:
+        """Return two of the arrays of `predict_in_memory`; `names` says how a grid names their variables."""
+        if inputs.is_dask(X):
+            raise InvalidParameterError(
+                f"{asked} for a Dask {type(X).__name__}; expected rows that are in memory or stored. Compute "
+                "X first, or write it with `write_dataset`"
+            )
         dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
         with inputs.suitable_engine(self.engine, dataset) as engine:
-            found = prediction.predict_in_memory(dataset, self.model_, coverage=coverage, engine=engine)
-        lower, upper = found["lower"], found["upper"]
-        return inputs.on_grid(X, dataset, lower, "lower"), inputs.on_grid(X, dataset, upper, "upper")
+            found = prediction.predict_in_memory(dataset, self.model_, engine=engine, **what)
+        first, second = (inputs.on_grid(X, dataset, found[key], name) for key, name in names.items())
+        return first, second
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R², averaged over targets.
@@ -414,14 +419,6 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
                 for y in (dataset, spec)
             )
             raise DataError(f"y is {now}; the first call had {first}. Give the same targets")
-
-
-def _refuse_dask(X: Any, asked: str) -> None:
-    if inputs.is_dask(X):
-        raise InvalidParameterError(
-            f"{asked} for a Dask {type(X).__name__}; expected rows that are in memory or stored. Compute X "
-            "first, or write it with `write_dataset`"
-        )
 
 
 def merge_models(models: Sequence[RFFRidge]) -> RFFRidge:

@@ -13,6 +13,7 @@ from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators import base, inputs
 from rff_dist.features import draw, feature_options, kinds, nystrom
+from rff_dist.fields import values_of
 from rff_dist.fitting import predicting
 from rff_dist.frequencies import designs
 from rff_dist.kernels.base import Kernel
@@ -156,7 +157,6 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         """
         clock = Clock()
         inputs.check_flag(self.whiten, "whiten")
-        feature_options.check_without_targets(self.length_scale)
         features = feature_options.FeatureOptions(**self._features(self.n_random_features))
         dataset = inputs.as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
         with self._passes(dataset, clock) as engine:
@@ -324,11 +324,8 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
         described = feature_options.KernelFeatures(
             kernel=kernel,
             length_scale=length_scale,
-            n_components=self.n_components,
-            features=self.features,
-            design=self.design,
             map=inputs.map_for(self.n_components),
-            precision=self.precision,
+            **values_of(self, "n_components", "features", "design", "precision"),
         )
         seed = draw.seed_from_random_state(self.random_state)
         with self._passes(None, clock) as engine:

@@ -132,10 +132,10 @@ class Penalty:
     per_target: PerTarget = "auto"
 
     def __post_init__(self) -> None:
-        from rff_dist.selection.grids import check_per_target
-
         check_alpha(self.alpha)
-        check_per_target(self.per_target)
+        given: object = self.per_target
+        if not isinstance(given, bool | np.bool_) and not (isinstance(given, str) and given == "auto"):
+            raise InvalidParameterError(f"`alpha_per_target` is {given!r}; expected True, False or 'auto'")
         if self.alphas is not None:
             check_alpha(self.alphas)
             if not isinstance(self.alpha, str):

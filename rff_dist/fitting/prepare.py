@@ -77,7 +77,6 @@ def prepare(
     `inspect` and `standardizer_for`.
     """
     standardize = inspection.check_standardize(standardize)
-    passes.check_weight_kind(sample_weight_kind)
     moments = inspection.inspect(dataset, engine=engine) if moments is None else moments
     if standardize is False:
         # standardised columns have means of 0, so they keep their digits in float32

@@ -38,13 +38,6 @@ def alpha_grid(largest: float, floor: float) -> FloatArray:
     return largest * 10.0 ** (np.arange(-steps, 1 + 3 * DECADES_ABOVE) / 3.0)
 
 
-def check_per_target(per_target: object) -> None:
-    """Check that `per_target` is a bool or "auto"."""
-    named = isinstance(per_target, str) and per_target == "auto"
-    if not named and not isinstance(per_target, bool | np.bool_):
-        raise InvalidParameterError(f"`alpha_per_target` is {per_target!r}; expected True, False or 'auto'")
-
-
 def worst_end(ends: Sequence[Literal["lower", "upper"] | None]) -> Literal["lower", "upper"] | None:
     """Return "lower" before "upper" before None, since too small an alpha does more harm."""
     return "lower" if "lower" in ends else "upper" if "upper" in ends else None

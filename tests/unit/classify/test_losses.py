@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from rff_dist import Gaussian, Linear, SerialEngine, draw_feature_map
 from rff_dist.classify.fit import LossOptions, fit_loss, logistic_curvature
-from rff_dist.classify.losses import LOSSES, LossState, sum_loss
+from rff_dist.classify.losses import LOSSES, sum_loss
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
@@ -222,7 +222,7 @@ def test_targets_that_are_no_codes_are_refused_with_their_row(y, message):
     feature_map = draw_feature_map("gaussian", n_features=2, n_components=4)
     linear = LinearModel(feature_map, np.zeros((4, n_columns)), np.zeros(n_columns))
     with refuses(DataError, *message):
-        sum_loss(Rows(Block(0, 5, 7), np.zeros((2, 2)), codes), LossState(linear, LOSSES["logistic"]))
+        sum_loss(Rows(Block(0, 5, 7), np.zeros((2, 2)), codes), linear, loss=LOSSES["logistic"])
 
 
 # -- the minimiser alone -------------------------------------------------------------------------------
