@@ -162,10 +162,10 @@ class StoredGroup:
         )
 
     def require_array(
-        self, name: str, missing_chunks: str = "error"
+        self, name: str, missing_chunks: str = "error", *, text: bool = True
     ) -> tuple[arrays.Header, zarr.Array[Any]]:
-        """Open an array that must exist and may hold text."""
-        found = self.open_array(name, text=True, missing_chunks=missing_chunks)
+        """Open an array that must exist. `text` as in `read_header`."""
+        found = self.open_array(name, text=text, missing_chunks=missing_chunks)
         if found is None:
             raise StorageError(f"{self.place} has no array {name!r}; it holds {self.array_names()}")
         return found
