@@ -151,11 +151,7 @@ def as_labelled(
     else:
         source = as_dataset(estimator, X, None, sample_weight, reset=reset, supervised=False)
         labels = as_column(y)
-    if labels.n_samples != source.n_samples:
-        raise DataError(
-            f"Found input variables with inconsistent numbers of samples: "
-            f"{[source.n_samples, labels.n_samples]} (X, y); give as many rows of each"
-        )
+    memory.require_rows({"X": source.n_samples, "y": labels.n_samples})
     _check_columns(estimator, source, reset=reset)
     return source, labels
 

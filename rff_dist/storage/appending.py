@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import zarr
 
-from rff_dist.data import columns, memory, row_batches
+from rff_dist.data import memory, row_batches
 from rff_dist.data import sources as row_sources
 from rff_dist.data.loads import LOADS, Load, describe_loads, read_loads, with_load
 from rff_dist.errors import DataError, StorageError
@@ -199,19 +199,12 @@ class Editing:
                 f"the new rows have the arrays {', '.join(parts)}, and {self.location} has "
                 f"{', '.join(self.headers)}; expected the same arrays"
             )
-        return {name: self._fit(name, values, len(parts["X"])) for name, values in parts.items()}
-
-    def _fit(self, name: str, values: np.ndarray, n_rows: int) -> np.ndarray:
-        header, label = self.headers[name], self.label(name)
-        expected = (n_rows, *header.shape[1:])
-        if values.shape != expected:
-            raise DataError(f"{name} has shape {values.shape}; expected {expected}, as in {label}")
-        if not row_batches.can_hold(header.dtype, values.dtype):
-            raise DataError(
-                f"{name} is {_kind(values.dtype)}, but {label} holds {_kind(header.dtype)}; expected a type "
-                "that converts without rounding. Convert the values first"
-            )
-        return values.astype(header.dtype, copy=False)
+        fitted = {}
+        for name, values in parts.items():
+            header, label = self.headers[name], self.label(name)
+            shape = (len(parts["X"]), *header.shape[1:])
+            fitted[name] = row_batches.fit(values, shape, header.dtype, name, label)
+        return fitted
 
     def commit(
         self,
@@ -306,7 +299,3 @@ def refuse_others(dataset: StoredGroup) -> None:
             f"{dataset.place} also holds {some([*map(repr, others)])}; expected only {', '.join(ROLES)}. "
             "Write other arrays to another group"
         )
-
-
-def _kind(dtype: np.dtype[Any]) -> str:
-    return "text" if columns.is_text(dtype) else str(dtype)

