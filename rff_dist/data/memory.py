@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -123,9 +123,9 @@ class ArrayDataset(RowsInMemory):
     def __post_init__(self) -> None:
         if self.chunk_rows < 1:
             raise InvalidParameterError(f"`chunk_rows`={self.chunk_rows}; expected at least 1")
-        parts = {"X": self.X, "y": self.y, "sample_weight": self.sample_weight}
-        given = {name: np.asarray(part) for name, part in parts.items() if part is not None}
-        for name, values in check_parts(given).items():
+        others = {"y": self.y, "sample_weight": self.sample_weight}
+        given = {"X": self.X} | {name: part for name, part in others.items() if part is not None}
+        for name, values in check_parts({name: np.asarray(part) for name, part in given.items()}).items():
             object.__setattr__(self, name, values)
 
     def without_targets(self) -> ArrayDataset:
@@ -192,11 +192,7 @@ def require_rows(n_rows: Mapping[str, int]) -> None:
 
 def check_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return arrays of X, y and weights, y and weights as float64, or refuse them."""
-    checks: dict[str, Callable[[Any], Any]] = {
-        "X": check_inputs,
-        "y": check_targets,
-        "sample_weight": check_weights,
-    }
+    checks = {"X": check_inputs, "y": check_targets, "sample_weight": check_weights}
     checked = {name: checks[name](part) for name, part in parts.items()}
     require_rows({name: part.shape[0] for name, part in checked.items()})
     return checked
