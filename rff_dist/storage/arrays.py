@@ -29,7 +29,6 @@ MAX_CHUNK_BYTES = 4 * 2**30
 MARK: dict[str, Any] = {"rff_dist": "bound"}  # an attribute of arrays, see `groups.complete`
 # By default Zarr leaves out chunks of the fill value, and then reads a lost chunk as fill values.
 EVERY_CHUNK: Any = {"write_empty_chunks": True, "read_missing_chunks": False}
-_NUMBER_KINDS = "biuf"
 # The name of the second axis of arrays that have a row for each sample.
 _SECOND_AXIS = {
     "X": "feature",
@@ -344,7 +343,7 @@ def _v3_dtype(stored: object, *, text: bool) -> np.dtype[Any]:
 
 
 def _numeric(dtype: np.dtype[Any] | None, stored: object) -> np.dtype[Any]:
-    if dtype is not None and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8:
+    if dtype is not None and dtype.kind in "biuf" and dtype.itemsize <= 8:
         return dtype.newbyteorder("=")
     name = stored.get("name", stored) if isinstance(stored, dict) else stored
     raise StorageError(

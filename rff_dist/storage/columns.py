@@ -34,6 +34,11 @@ class StoredColumn:
 
     in_memory = False
 
+    def __post_init__(self) -> None:
+        if len(shape := self._header.shape) != 1:
+            why = f"{self._label} has shape {shape}; expected one value a row, shape (n_samples,)"
+            raise StorageError(why)
+
     @property
     def n_samples(self) -> int:
         return self._header.shape[0]
@@ -174,20 +179,13 @@ def as_column(values: Any, *, name: str = "y") -> columns.Column:
 
 def _open(group: groups.StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
     label, (header, array) = group.label(name), group.require_array(name, missing_chunks)
-    _check_shape(header, label)
     reopen = None if group.url is None else (_open, (group, name, missing_chunks))
     return StoredColumn(array, group.url, header, label, reopen)
 
 
 def _of_array(array: zarr.Array[Any], name: str) -> StoredColumn:
     header, label = groups.header_of(array, name, text=True)
-    _check_shape(header, label)
     # An open array travels only as the path of a local folder; its store may hold credentials.
     movable = groups.local_root(array.store, "") is not None
     reopen = (_of_array, (array, array.path)) if movable else None
     return StoredColumn(arrays.require_chunks(array), None, header, label, reopen)
-
-
-def _check_shape(header: arrays.Header, label: str) -> None:
-    if len(header.shape) != 1:
-        raise StorageError(f"{label} has shape {header.shape}; expected one value a row, shape (n_samples,)")

@@ -285,8 +285,10 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
                 if time.monotonic() < deadline:
                     time.sleep(_STEP_S)
                     continue
+                file.seek(0)
+                holder, age = file.read(200) or "a process", time.time() - os.fstat(file.fileno()).st_mtime
                 what = busy or f"{path} has been locked for {_PATIENCE_S:g} s"
-                text = f"{what}: {_holder_of(file)}; expected no one. Wait until it is done"
+                text = f"{what}: {holder}, for {duration(age)}; expected no one. Wait until it is done"
                 raise OutputBusyError(text) from error
             except OSError as error:  # Some network file systems are mounted without locks.
                 logger.warning("%s has no locks (%s): %s", path.parent, error.strerror or error, _RISK)
@@ -313,12 +315,6 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{max(0.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _holder_of(file: TextIO) -> str:
-    file.seek(0)
-    age = time.time() - os.fstat(file.fileno()).st_mtime
-    return f"{file.read(200) or 'a process'}, for {duration(age)}"
 
 
 # -- write files that other programs read, and objects of an object store --------------------------

@@ -228,9 +228,8 @@ def find_group(
             "makes a versioned dataset of it"
         )
     if not location.is_remote:
-        files, process = (
-            (locations.describe_files(location.path), None) if location.is_local else (None, os.getpid())
-        )
+        files = locations.describe_files(location.path) if location.is_local else None
+        process = None if location.is_local else os.getpid()
         return found(locations.open_store(location, read_only=True), files=files, process=process)
     # An overwritten dataset's metadata only lead to the generation's folder.
     content = locations.read_file(location, _FILE)
@@ -340,8 +339,6 @@ _SUM_BYTES = 4
 _FEW_BITS = 4  # A checksum that differs in so few bits is damaged, not another chunk's.
 _AT_ONCE = 64  # requests
 
-type ChunkNumbers = Mapping[str, Iterable[int]]
-
 
 def complete(
     store: Store,
@@ -349,7 +346,7 @@ def complete(
     attributes: Facts,
     *,
     place: locations.Location,
-    changed: ChunkNumbers | None = None,
+    changed: Mapping[str, Iterable[int]] | None = None,
 ) -> None:
     """Write a group's attributes, with a manifest that binds its arrays. This is the last write of a dataset.
 

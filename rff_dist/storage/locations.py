@@ -437,10 +437,8 @@ def write_bytes(store: Store, key: str, *parts: bytes | memoryview, durable: boo
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    if not durable:
-        return
     # A power cut must not lose the names either: the file's, and those of folders that were made for it.
-    for folder in (path.parent, *(folder.parent for folder in missing)):
+    for folder in (path.parent, *(folder.parent for folder in missing)) if durable else ():
         fsync_path(folder)
 
 

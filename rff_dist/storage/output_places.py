@@ -107,9 +107,8 @@ def check_output(
             f"{location} exists already; choose another name, or give overwrite=True to replace it"
         )
     replaceable = location.scheme == "memory" or any(locations.holds(location, name) for name in marker)
-    if location.is_local and not replaceable:
-        replaceable = os.path.isdir(location.path) and not os.listdir(location.path)
-    if not replaceable:
+    is_empty = location.is_local and os.path.isdir(location.path) and not os.listdir(location.path)
+    if not replaceable and not is_empty:
         raise StorageError(
             f"{location} is not replaced: overwriting would remove what is there, and it holds none of "
             f"{', '.join(marker)}. Remove it yourself if you do not need it"

@@ -299,11 +299,10 @@ def create_output(
             return begun
         output_places.discard(staged)
     group = chosen.create_group(attributes)
-    rows = layout.chunk_rows
     try:
         with locations.store_errors(f"{location} cannot be written"):
             for name, (base, more) in layout.parts.items():
-                shape = (layout.n_samples, *more)
+                shape, rows = (layout.n_samples, *more), layout.chunk_rows
                 create_array(group, name, shape=shape, dtype=base, chunk_rows=rows, marked=True)
     except Exception:
         chosen.discard()
