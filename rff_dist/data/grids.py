@@ -130,10 +130,6 @@ class Column:
     def name(self) -> str:
         return f"{self.variable.name}.{self.part}" if self.part else self.variable.name
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.variable.dtype
-
     def of(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the column of the variable's values."""
         if self.part in ("", "days"):
@@ -231,7 +227,7 @@ class GridDataset(blocks.Dataset):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.result_type(*(column.dtype for column in self.inputs))
+        return np.result_type(*(column.variable.dtype for column in self.inputs))
 
     @property
     def chunk_rows(self) -> int:

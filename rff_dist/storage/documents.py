@@ -286,9 +286,9 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
                     time.sleep(_STEP_S)
                     continue
                 file.seek(0)
-                holder, age = file.read(200) or "a process", time.time() - os.fstat(file.fileno()).st_mtime
+                who, age = file.read(200) or "a process", time.time() - os.fstat(file.fileno()).st_mtime
                 what = busy or f"{path} has been locked for {_PATIENCE_S:g} s"
-                text = f"{what}: {holder}, for {duration(age)}; expected no one. Wait until it is done"
+                text = f"{what}: {who}, for {duration(age)}; expected no one. Wait until it is done"
                 raise OutputBusyError(text) from error
             except OSError as error:  # Some network file systems are mounted without locks.
                 logger.warning("%s has no locks (%s): %s", path.parent, error.strerror or error, _RISK)
