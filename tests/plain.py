@@ -78,7 +78,7 @@ def update_model(model: RidgeModel, dataset: Dataset, *, engine: Engine, **optio
     rows = find_new_rows(model, dataset, **options)
     if rows.is_nothing:
         return model
-    dataset = rows.read_once(dataset)
+    dataset = rows.differences.after or dataset
     batch = update.score_new_rows(model, dataset, rows, engine=engine) if rows.n_samples else None
     statistics = update.accumulate_new_rows(model, dataset, rows, engine=engine)
     gone = update.measure_gone_rows(model, dataset, rows, engine=engine)

@@ -92,9 +92,11 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     `rows`: int array of shape (n,). The values' rows in the dataset, for errors.
     Raises DataError, with the first offending row, if they are anything else.
     """
+    if values.ndim != 1:
+        raise DataError(f"{name} has shape {values.shape}; expected one value a row, shape (n_samples,)")
     kind = values.dtype.kind
     if kind in "iufU":
-        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+        values = memory.native(values)
     # a StringDType with an `na_object` may hold missing values
     if kind == "O" or (kind == "T" and hasattr(values.dtype, "na_object")):
         return _from_objects(values.astype(object), name, rows)

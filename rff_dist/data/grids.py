@@ -90,10 +90,6 @@ class Grid:
         """Pieces along each dimension."""
         return tuple(-(-n // length) for n, length in zip(self.shape, self.piece, strict=True))
 
-    @property
-    def n_pieces(self) -> int:
-        return math.prod(self.counts)
-
     def region(self, number: int) -> Slices:
         """Return the cells of a piece."""
         places = np.unravel_index(number, self.counts)
@@ -133,10 +129,6 @@ class Column:
     @property
     def name(self) -> str:
         return f"{self.variable.name}.{self.part}" if self.part else self.variable.name
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.variable.dtype
 
     def of(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the column of the variable's values."""
@@ -235,7 +227,7 @@ class GridDataset(blocks.Dataset):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.result_type(*(column.dtype for column in self.inputs))
+        return np.result_type(*(column.variable.dtype for column in self.inputs))
 
     @property
     def chunk_rows(self) -> int:
@@ -455,7 +447,7 @@ def grid_of(
     chunks = tuple(max(lengths.get(dim, 1) for lengths in stored) for dim in dims)
     row_bytes = 8 * (len(inputs) + len(targets) + 1)
     grid = cut_grid(dims, tuple(sizes[dim][0] for dim in dims), chunks, row_bytes)
-    n_cells = np.zeros(grid.n_pieces, np.int64)
+    n_cells = np.zeros(math.prod(grid.counts), np.int64)
     dataset = GridDataset(grid, tuple(inputs), tuple(targets), weight, n_cells, **facts)
     missing = [variable for variable in dataset.variables if variable.may_miss]
 
@@ -465,7 +457,7 @@ def grid_of(
         return int(_present([read_aligned(v, grid, region) for v in missing], shape).sum())
 
     with ThreadPoolExecutor(_READERS) as pool:
-        n_cells[:] = list(pool.map(count, range(grid.n_pieces)))
+        n_cells[:] = list(pool.map(count, range(len(n_cells))))
     if not n_cells.any():
         names = [variable.name for variable in dataset.variables]
         raise DataError(f"no cell has values of all of {names}; expected one at least. Leave some out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,11 @@ from rff_dist.numerics import exact_sums
 from rff_dist.typing import FloatArray, IntArray
 
 
+def _of_source(name: str) -> Any:
+    """Return a member of a dataset that is the same member of its source."""
+    return property(operator.attrgetter(f"source.{name}"))
+
+
 class ExtendedDataset(blocks.Dataset):
     """A dataset whose rows are those of `source`, with something next to them from elsewhere.
 
@@ -26,9 +32,19 @@ class ExtendedDataset(blocks.Dataset):
 
     source: blocks.Dataset
 
-    def __post_init__(self) -> None:
-        for name in ("url", "feature_names", "missing_chunks", "version"):
-            object.__setattr__(self, name, getattr(self.source, name))
+    url = _of_source("url")
+    feature_names = _of_source("feature_names")
+    missing_chunks = _of_source("missing_chunks")
+    version = _of_source("version")
+    n_samples = _of_source("n_samples")
+    n_features = _of_source("n_features")
+    dtype = _of_source("dtype")
+    chunk_rows = _of_source("chunk_rows")
+    edges = _of_source("edges")
+    is_lazy = _of_source("is_lazy")
+    lazy = _of_source("lazy")
+    can_travel = _of_source("can_travel")
+    check_unchanged = _of_source("check_unchanged")
 
     @property
     @abstractmethod
@@ -36,44 +52,8 @@ class ExtendedDataset(blocks.Dataset):
         """The function that completes the source's rows; it pickles without the source."""
 
     @property
-    def n_samples(self) -> int:
-        return self.source.n_samples
-
-    @property
-    def n_features(self) -> int:
-        return self.source.n_features
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.source.dtype
-
-    @property
-    def chunk_rows(self) -> int:
-        return self.source.chunk_rows
-
-    @property
-    def edges(self) -> NDArray[np.int64] | None:
-        return self.source.edges
-
-    def check_unchanged(self) -> None:
-        self.source.check_unchanged()
-
-    @property
-    def is_lazy(self) -> bool:
-        return self.source.is_lazy
-
-    def lazy(self, block: blocks.Block) -> tuple[Any, Any, Any]:
-        return self.source.lazy(block)
-
-    def can_travel(self) -> bool:
-        return self.source.can_travel()
-
-    @property
     def extends(self) -> tuple[blocks.Dataset, Callable[[blocks.Rows], blocks.Rows]]:
         return self.source, self.addition
-
-    def read_groups(self, block: blocks.Block) -> NDArray[Any] | None:
-        return self.source.read_groups(block)
 
     def read(self, block: blocks.Block) -> blocks.Rows:
         return self.addition(self.source.read(block))
@@ -84,13 +64,6 @@ class ExtendedDataset(blocks.Dataset):
         Weights that balance classes depend on all rows, so appended rows change it.
         """
         return None if self.is_lazy else memory.prefix_digest(self, n_samples)
-
-    def _check_rows(self, name: str, column: columns.Column) -> None:
-        if column.n_samples != self.source.n_samples:
-            raise DataError(
-                f"Found input variables with inconsistent numbers of samples: "
-                f"{[self.source.n_samples, column.n_samples]} (X, {name}); give as many rows of each"
-            )
 
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -119,41 +92,26 @@ class GroupedDataset(ExtendedDataset):
     source: blocks.Dataset
     groups: columns.Column
 
+    target_names = _of_source("target_names")
+    n_targets = _of_source("n_targets")
+    one_dimensional = _of_source("one_dimensional")
+    weighted = _of_source("weighted")
+    read_weight = _of_source("read_weight")
+    read_targets = _of_source("read_targets")
+    take = _of_source("take")
+
     def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "target_names", self.source.target_names)
-        self._check_rows("groups", self.groups)
+        memory.require_rows({"X": self.n_samples, "groups": self.groups.n_samples})
 
     @property
     def addition(self) -> _WithGroups:
         return _WithGroups(self.groups)
 
-    @property
-    def n_targets(self) -> int:
-        return self.source.n_targets
-
-    @property
-    def one_dimensional(self) -> bool:
-        return self.source.one_dimensional
-
-    @property
-    def weighted(self) -> bool:
-        return self.source.weighted
-
-    def read_weight(self, block: blocks.Block) -> FloatArray | None:
-        return self.source.read_weight(block)
-
     def read_groups(self, block: blocks.Block) -> NDArray[Any]:
         return self.addition.read(block)
 
-    def read_targets(self) -> Any:
-        return self.source.read_targets()
-
     def without_targets(self) -> GroupedDataset:
         return GroupedDataset(self.source.without_targets(), self.groups)
-
-    def take(self, indices: NDArray[np.intp], /) -> blocks.Taken:
-        return self.source.take(indices)
 
     def fingerprint(self) -> str:
         parts = ("groups", self.source.fingerprint(), self.groups.fingerprint())
@@ -210,10 +168,10 @@ class LabelledDataset(ExtendedDataset):
     class_weight: FloatArray | None = None
 
     target_names = None  # the columns of y are classes, not columns of the data
+    read_groups = _of_source("read_groups")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_rows("y", self.labels)
+        memory.require_rows({"X": self.n_samples, "y": self.labels.n_samples})
         if len(self.classes) < 2:
             raise DataError(
                 f"y holds {len(self.classes)} class ({', '.join(map(repr, self.classes.tolist()))}); "

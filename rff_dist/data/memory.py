@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -121,27 +121,12 @@ class ArrayDataset(RowsInMemory):
     target_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        X = np.asarray(self.X)
-        require_numbers("X", X)
-        if X.ndim != 2:
-            raise DataError(f"X has shape {X.shape}; expected 2 axes (n_samples, n_features)")
-        require_columns(X.shape, "X")
-        y = None if self.y is None else np.asarray(self.y)
-        if y is not None:
-            require_numbers("y", y)
-            if y.ndim not in (1, 2) or len(y) != len(X):
-                raise DataError(f"y has shape {y.shape}, X {X.shape}; expected a row of y for each row of X")
-            y = y.astype(np.float64, copy=False)
-        weight = None if self.sample_weight is None else np.asarray(self.sample_weight)
-        if weight is not None:
-            require_numbers("sample_weight", weight)
-            if weight.shape != (len(X),):
-                raise DataError(f"sample_weight has shape {weight.shape}; expected ({len(X)},)")
-            weight = weight.astype(np.float64)
         if self.chunk_rows < 1:
             raise InvalidParameterError(f"`chunk_rows`={self.chunk_rows}; expected at least 1")
-        for name, value in {"X": X, "y": y, "sample_weight": weight}.items():
-            object.__setattr__(self, name, value)
+        others = {"y": self.y, "sample_weight": self.sample_weight}
+        given = {"X": self.X} | {name: part for name, part in others.items() if part is not None}
+        for name, values in check_parts({name: np.asarray(part) for name, part in given.items()}).items():
+            object.__setattr__(self, name, values)
 
     def without_targets(self) -> ArrayDataset:
         return replace(self, y=None, target_names=None)
@@ -194,6 +179,55 @@ def require_numbers(name: str, values: np.ndarray) -> None:
     """Refuse values that are not integers or floats of at most 64 bits."""
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
         raise DataError(f"{name} has dtype {values.dtype}; expected integers or floats of at most 64 bits")
+
+
+def require_rows(n_rows: Mapping[str, int]) -> None:
+    """Refuse parts of one dataset with different numbers of rows, in scikit-learn's words."""
+    if len(set(n_rows.values())) > 1:
+        raise DataError(
+            f"Found input variables with inconsistent numbers of samples: {[*n_rows.values()]} "
+            f"({', '.join(n_rows)}); give as many rows of each"
+        )
+
+
+def check_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays of X, y and weights, y and weights as float64, or refuse them."""
+    checks = {"X": check_inputs, "y": check_targets, "sample_weight": check_weights}
+    checked = {name: checks[name](part) for name, part in parts.items()}
+    require_rows({name: part.shape[0] for name, part in checked.items()})
+    return checked
+
+
+def check_inputs(X: np.ndarray) -> np.ndarray:
+    """Return X as it is, or refuse it."""
+    require_numbers("X", X)
+    if X.ndim != 2:
+        raise DataError(f"X has shape {X.shape}; expected 2 axes (n_samples, n_features)")
+    require_columns(X.shape, "X")
+    return X
+
+
+def check_targets(y: np.ndarray) -> np.ndarray:
+    """Return targets as float64, or refuse them."""
+    require_numbers("y", y)
+    if y.ndim not in (1, 2):
+        raise DataError(f"y has shape {y.shape}; expected (n_samples,) or (n_samples, n_targets)")
+    return y.astype(np.float64, copy=False)
+
+
+def check_weights(sample_weight: np.ndarray) -> np.ndarray:
+    """Return a copy of weights as float64, or refuse them."""
+    require_numbers("sample_weight", sample_weight)
+    if sample_weight.ndim != 1:
+        raise DataError(f"sample_weight has shape {sample_weight.shape}; expected weights of 1 axis")
+    return sample_weight.astype(np.float64)
+
+
+def native(values: np.ndarray) -> np.ndarray:
+    """Return values in the byte order of this machine."""
+    if values.dtype.kind == "T":  # has no byte order
+        return values
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def require_columns(shape: tuple[int, ...], label: str) -> None:

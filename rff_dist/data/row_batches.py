@@ -22,6 +22,25 @@ def can_hold(stored: np.dtype[Any], values: np.dtype[Any]) -> bool:
     return np.can_cast(values, stored, "safe")
 
 
+def fit(
+    values: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, label: str
+) -> np.ndarray:
+    """Return values in the dtype of a stored array.
+
+    `name`, `label`: names of the values and of the array, for errors.
+    Raises DataError if the values have another shape, or the array does not hold them without rounding.
+    """
+    if values.shape != shape:
+        raise DataError(f"{name} has shape {values.shape}; expected {shape}, as in {label}")
+    if not can_hold(dtype, values.dtype):
+        kinds = ["text" if columns.is_text(kind) else str(kind) for kind in (values.dtype, dtype)]
+        raise DataError(
+            f"{name} is {kinds[0]}, but {label} holds {kinds[1]}; expected a type that converts without "
+            "rounding. Convert the values first"
+        )
+    return values.astype(dtype, copy=False)
+
+
 def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
     """Check a batch's arrays and return them by name: y as float64 or labels, weights as float64."""
     parts = batch if isinstance(batch, tuple) else (batch,)
@@ -37,28 +56,10 @@ def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
     }
 
 
-def _as_inputs(values: np.ndarray, _: int) -> np.ndarray:
-    memory.require_numbers("X", values)
-    if values.ndim != 2:
-        raise DataError(f"X has shape {values.shape}; expected 2 axes (n_samples, n_features)")
-    memory.require_columns(values.shape, "X")
-    return values.astype(values.dtype.newbyteorder("="), copy=False)
-
-
 def _as_targets(values: np.ndarray, first_row: int) -> np.ndarray:
     if values.ndim == 1 and values.dtype.kind in "biuUTO":
         return _as_labels(values, "y", first_row)
-    memory.require_numbers("y", values)
-    if values.ndim not in (1, 2):
-        raise DataError(f"y has shape {values.shape}; expected (n_samples,) or (n_samples, n_targets)")
-    return values.astype(np.float64, copy=False)
-
-
-def _as_weights(values: np.ndarray, _: int) -> np.ndarray:
-    memory.require_numbers("sample_weight", values)
-    if values.ndim != 1:
-        raise DataError(f"sample_weight has shape {values.shape}; expected weights of 1 axis")
-    return values.astype(np.float64)
+    return memory.check_targets(values)
 
 
 def _as_groups(values: np.ndarray, first_row: int) -> np.ndarray:
@@ -68,17 +69,15 @@ def _as_groups(values: np.ndarray, first_row: int) -> np.ndarray:
 
 def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
     """Return integers, booleans or text, text with variable width, since later batches may be wider."""
-    if values.ndim != 1:
-        raise DataError(f"{name} has shape {values.shape}; expected one value a row, shape (n_samples,)")
-    labels = columns.check_values(values, name, np.arange(first_row, first_row + len(values)))
+    labels = columns.check_values(values, name, np.arange(first_row, first_row + values.size))
     return labels.astype(columns.TEXT) if columns.is_text(labels.dtype) else labels
 
 
 # In the order of a batch's parts.
 _PREPARE: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
-    "X": _as_inputs,
+    "X": lambda values, _: memory.native(memory.check_inputs(values)),
     "y": _as_targets,
-    "sample_weight": _as_weights,
+    "sample_weight": lambda values, _: memory.check_weights(values),
     "groups": _as_groups,
     ID: lambda values, first_row: _as_labels(values, "the ids", first_row),
 }
@@ -98,8 +97,8 @@ def column_names(values: Any) -> list[str] | None:
 
 def lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
     """Compute a Dask collection one block of rows at a time, with the matching rows of the other parts."""
-    n_blocks = _row_blocks(parts[0])
-    for name, part in zip(("y", "sample_weight", "groups", "ids"), parts[1:], strict=True):
+    n_blocks, names = _row_blocks(parts[0]), ("X", "y", "sample_weight", "groups", "ids")
+    for name, part in zip(names, parts, strict=True):
         if is_lazy(part) and _row_blocks(part) != n_blocks:
             raise DataError(
                 f"X has {n_blocks} blocks of rows and {name} {_row_blocks(part)}; "
@@ -112,12 +111,8 @@ def lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
         rows = slice(start, start + len(X))
         yield X, *(None if part is None else _rows(part, i, rows) for part in whole[1:])
         start = rows.stop
-    lengths = [start if is_lazy(part) else len(part) for part in whole if part is not None]
-    if len(set(lengths)) > 1:
-        raise DataError(
-            f"Found input variables with inconsistent numbers of samples: {lengths}; "
-            "give as many rows of each"
-        )
+    given = {name: part for name, part in zip(names, whole, strict=True) if part is not None}
+    memory.require_rows({name: start if is_lazy(part) else len(part) for name, part in given.items()})
 
 
 def is_lazy(part: Any) -> bool:

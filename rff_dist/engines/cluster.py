@@ -25,9 +25,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
-from rff_dist import fields
+from rff_dist import checks, fields
 from rff_dist.data import blocks
-from rff_dist.engines.serial import check_optional_count
 from rff_dist.errors import ClusterError, InvalidParameterError
 from rff_dist.numerics import machine
 
@@ -127,7 +126,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("n_workers", "min_workers", "n_threads"):
-            check_optional_count(name, getattr(self, name))
+            if (count := getattr(self, name)) is not None:
+                checks.check_count(count, name)
         sizes = self._given("n_workers", "min_workers", "n_threads", "memory")
         if self.cluster is not None and (others := self._given("scheduler", "n_threads", "memory")):
             raise InvalidParameterError(

@@ -5,7 +5,7 @@
 import copy
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, cast
 
 import dask.array
@@ -43,9 +43,10 @@ class DaskArrayDataset(memory.ArraysDataset):
         self.target_names = _column_names(y)
         parts = {"X": X, "y": y, "sample_weight": sample_weight}
         arrays = {name: _as_dask_array(part) for name, part in parts.items() if part is not None}
-        arrays = _known_chunks(arrays)
+        arrays = memory.check_parts(_known_chunks(arrays))
         X = arrays["X"]
-        _check_shapes(arrays)
+        if not X.shape[0]:
+            raise DataError(f"X has shape {X.shape}; expected at least one row")
         if X.numblocks[1] > 1:
             warnings.warn(
                 f"X is split into {X.numblocks[1]} pieces along its columns; it is rechunked to whole rows, "
@@ -122,6 +123,9 @@ def _column_names(value: Any) -> tuple[str, ...] | None:
 
 def _known_chunks(arrays: dict[str, Any]) -> dict[str, Any]:
     """Compute the row chunks that are unknown, all in one pass, without changing the caller's arrays."""
+    for name, array in arrays.items():
+        if any(np.isnan(length) for length in array.shape[1:]):
+            raise DataError(f"{name} has shape {array.shape}; only the number of rows may be unknown")
     unknown = {name: a for name, a in arrays.items() if a.ndim and np.isnan(a.chunks[0]).any()}
     if not unknown:
         return arrays
@@ -135,31 +139,12 @@ def _known_chunks(arrays: dict[str, Any]) -> dict[str, Any]:
     return known
 
 
-def _check_shapes(arrays: Mapping[str, Any]) -> None:
-    for name, array in arrays.items():
-        if array.dtype.kind not in "fiub":
-            raise DataError(
-                f"{name} has dtype {array.dtype}; expected real numbers. Convert or drop such columns"
-            )
-        if any(np.isnan(length) for length in array.shape):
-            raise DataError(f"{name} has shape {array.shape}; only the number of rows may be unknown")
-    X = arrays["X"]
-    if X.ndim != 2 or 0 in X.shape:
-        raise DataError(f"X has shape {X.shape}; expected (n_samples, n_features), at least one of each")
-    for name, dimensions in (("y", (1, 2)), ("sample_weight", (1,))):
-        array = arrays.get(name)
-        if array is not None and (array.ndim not in dimensions or array.shape[0] != X.shape[0]):
-            raise DataError(
-                f"{name} has shape {array.shape}, but X has {X.shape[0]} rows; expected as many rows"
-            )
-
-
 def _float_rows(array: Any, rows: tuple[int, ...]) -> Any:
     if array is None:
         return None
     if array.ndim == 2:
         array = array.rechunk({1: -1})
-    return array.rechunk({0: rows}).astype(np.float64)
+    return array.rechunk({0: rows})
 
 
 def _compute(arrays: Sequence[Any]) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from distributed import rpc
 from distributed.comm.addressing import parse_host_port
 from distributed.utils import asciitable
 
-from rff_dist.engines import serial
+from rff_dist import checks
 from rff_dist.engines.cluster import Cluster, TLSFiles, is_loopback
 from rff_dist.errors import (
     ClusterError,
@@ -91,8 +91,8 @@ def check_parameters(
         )
     if security is not None and client is not None:
         raise InvalidParameterError("`security` belongs to the `client` given; leave it out")
-    for name in ("n_workers", "min_workers", "threads_per_worker"):
-        serial.check_optional_count(name, size[name])
+    for name in set(sizes) - {"memory_limit"}:
+        checks.check_count(size[name], name)
 
 
 def checked_address(address: Any, *, insecure: bool) -> str:

@@ -70,34 +70,24 @@ class JSONFormatter(logging.Formatter):
         members = dict(getattr(record, "event", {}))
         if record.exc_info and record.exc_info[0] is not None:
             members["traceback"] = self.formatException(record.exc_info)
-        level, message = record.levelname.lower(), record.getMessage()
-        return json_line(level, message, logger=record.name, time=record.created, members=members)
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "run": _run.get(),
+            **tracing.ids(),
+            **members,
+            "message": record.getMessage(),
+        }
+        known = {name: _plain(value) for name, value in line.items() if value is not None}
+        return json.dumps(known, ensure_ascii=False)
 
 
-def json_line(
-    level: str,
-    message: str,
-    *,
-    logger: str = "rff_dist",
-    time: float | None = None,
-    members: Mapping[str, Any] | None = None,
-) -> str:
-    """Return one line of the log, without an end of line.
-
-    `time`: seconds since 1970; now by default.
-    """
-    now = datetime.now(UTC) if time is None else datetime.fromtimestamp(time, UTC)
-    line = {
-        "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "level": level,
-        "logger": logger,
-        "run": _run.get(),
-        **tracing.ids(),
-        **(members or {}),
-        "message": message,
-    }
-    known = {name: _plain(value) for name, value in line.items() if value is not None}
-    return json.dumps(known, ensure_ascii=False)
+def json_line(level: str, message: str, *, members: Mapping[str, Any] | None = None) -> str:
+    """Return one line of the log, without an end of line."""
+    record = {"name": "rff_dist", "levelname": level, "msg": message, "event": members or {}}
+    return JSONFormatter().format(logging.makeLogRecord(record))
 
 
 def _plain(value: Any) -> Any:

@@ -69,7 +69,5 @@ class PassCounters:
             self._counters[name].labels(label).inc(number)
 
 
-@cache
-def pass_counters() -> PassCounters:
-    """Return this process's counters: Prometheus has one registry per process."""
-    return PassCounters()
+#: Returns this process's counters: Prometheus has one registry per process.
+pass_counters = cache(PassCounters)

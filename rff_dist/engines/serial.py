@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from numbers import Integral
 from typing import Any
 
+from rff_dist import checks
 from rff_dist.data.blocks import Block, BlockTask
 from rff_dist.engines import progress, protocol, resuming
-from rff_dist.errors import BlockError, InvalidParameterError, PlanError, RFFDistError
+from rff_dist.errors import BlockError, PlanError, RFFDistError
 from rff_dist.numerics import machine
 
 
@@ -49,8 +49,8 @@ class SerialEngine(protocol.Engine):
     in_process = True
 
     def __init__(self, n_threads: int | None = None, *, observers: progress.Observers = ()) -> None:
-        check_optional_count("n_threads", n_threads)
-        self._n_threads = n_threads or machine.available_cores()
+        chosen = machine.available_cores() if n_threads is None else n_threads
+        self._n_threads = checks.check_count(chosen, "n_threads")
         self.observers = tuple(observers)
 
     def __repr__(self) -> str:
@@ -237,14 +237,6 @@ def block_error(block: Block, error: BaseException) -> BlockError:
         f"{name_block(block)} failed with {type(error).__name__}: {error}; "
         "the pass has no result. Look at the cause above, and at these rows of the data"
     )
-
-
-def check_optional_count(name: str, value: object) -> None:
-    """Raise InvalidParameterError unless `value` is None or an integer of at least 1."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise InvalidParameterError(f"`{name}` is {value!r}; expected None or an integer in [1, inf)")
 
 
 def check_blocks(blocks: Sequence[Block], label: str) -> None:

@@ -31,12 +31,8 @@ MOST_SPANS = 100
 _UNITS = {"rows_per_second": "{row}/s", "bytes_per_second": "By/s", "storage_wait": "1"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Sinks:
-    """What takes spans, and what takes the latest rates by name."""
-
-    tracer: Tracer
-    gauges: Mapping[str, Any]
+# What takes spans, and what takes the latest rates by name.
+type _Sinks = tuple[Tracer, Mapping[str, Any]]
 
 
 def is_on() -> bool:
@@ -77,7 +73,7 @@ def _own() -> _Sinks | None:
 def _sinks_of(tracers: TracerProvider, meters: MeterProvider) -> _Sinks:
     meter = meters.get_meter("rff_dist")
     gauges = {name: meter.create_gauge(f"rff_dist.{name}", unit) for name, unit in _UNITS.items()}
-    return _Sinks(tracers.get_tracer("rff_dist"), gauges)
+    return tracers.get_tracer("rff_dist"), gauges
 
 
 @contextmanager
@@ -86,7 +82,7 @@ def span(name: str, /, **attributes: Any) -> Iterator[None]:
     if (sinks := _sinks()) is None:
         yield
         return
-    with sinks.tracer.start_as_current_span(
+    with sinks[0].start_as_current_span(
         name, attributes=_named(attributes), record_exception=False, set_status_on_exception=False
     ):
         try:
@@ -132,7 +128,7 @@ def measure(label: str, **rates: float) -> None:
     """Take rates of the pass `label` as its latest: those of `_UNITS`."""
     if (sinks := _sinks()) is not None:
         for name, value in rates.items():
-            sinks.gauges[name].set(value, {"rff_dist.pass": label})
+            sinks[1][name].set(value, {"rff_dist.pass": label})
 
 
 def ids() -> dict[str, str]:

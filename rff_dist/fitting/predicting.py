@@ -103,7 +103,7 @@ def write_output[S](
     label: str,
     attributes: Mapping[str, Any] | None,
     overwrite: bool = False,
-) -> outputs.Output | grids.GridOutput:
+) -> outputs.StagedOutput:
     """Apply a function to each block's rows, and write the results to a new output.
 
     If the rows have ids, these are written next to them as `id`. After an error nothing is left of the
@@ -121,7 +121,7 @@ def write_output[S](
     task, place = BlockTask(dataset, compute), None
     if engine.ledger is not None and (name := resuming.name_pass(task, blocks, (state, layout))) is not None:
         place = engine.ledger.output(name)
-    output: outputs.Output | grids.GridOutput
+    output: outputs.StagedOutput
     if isinstance(dataset, GridDataset):
         output = grids.create_grid_output(url, dataset, layout, overwrite=overwrite, place=place)
     else:

@@ -18,7 +18,7 @@ from rff_dist.features.composed import PrincipalFeatureMap
 from rff_dist.fitting import predicting
 from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.statistics import inspection
-from rff_dist.storage import grids, outputs
+from rff_dist.storage import outputs
 from rff_dist.typing import FloatArray, IntArray, PathLike
 
 
@@ -94,9 +94,9 @@ class StagedLabels:
     `n_samples`: rows written.
     """
 
-    def __init__(self, output: outputs.Output | grids.GridOutput, attributes: dict[str, Any]) -> None:
+    def __init__(self, output: outputs.StagedOutput, attributes: dict[str, Any]) -> None:
         self.n_samples, self._attributes = output.n_samples, attributes
-        self._output: outputs.Output | grids.GridOutput | None = output
+        self._output: outputs.StagedOutput | None = output
 
     def publish(self) -> None:
         """Make the labels appear at their URL; raises StorageError if that fails."""

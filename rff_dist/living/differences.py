@@ -51,7 +51,7 @@ class Differences:
     """Two versions of the data, compared where their chunks differ.
 
     `before`, `after`: the version that the model was made of, and the one that it is to follow. A chunk that
-      both share, or that is read again, is read from the store only once.
+      both share, or that is read again, is read from the store only once. None if nothing was compared.
     `was`, `became`: the rows that differ, as they are in either version.
     `came`: rows that replaced others, without appended ones; None if there are none.
     `gone`: rows that the model holds and the data no longer have; None if there are none. Rows that only
@@ -59,8 +59,8 @@ class Differences:
     `moved`: int64 array of shape (n_moved, 2). Numbers of moved rows now, ascending, and before.
     """
 
-    before: Dataset
-    after: Dataset
+    before: Dataset | None
+    after: Dataset | None
     was: Compared
     became: Compared
     came: memory.ArrayDataset | None
@@ -71,6 +71,10 @@ class Differences:
     def changed(self) -> tuple[Range, ...]:
         """Numbers of the rows of `before` that are now different or gone."""
         return tuple(merge_ranges((row, row + 1) for row in self.was.numbers.tolist()))
+
+
+_NONE = Compared(np.empty(0, np.int64), np.empty((0, 1)), None, None, np.empty((0, 0), np.uint8))
+NO_DIFFERENCES = Differences(None, None, _NONE, _NONE, None, None, np.empty((0, 2), np.int64))
 
 
 def find_differences(
@@ -159,7 +163,7 @@ def _read(dataset: datasets.ZarrDataset, ranges: Sequence[Range]) -> Compared:
     read: list[Rows] = [dataset.read(Block(i, start, stop)) for i, (start, stop) in enumerate(spans)]
     numbers = [np.arange(start, stop) for start, stop in spans]
     if not read:
-        return Compared(np.empty(0, np.int64), np.empty((0, 1)), None, None, np.empty((0, 0), np.uint8))
+        return _NONE
     X = np.concatenate([rows.X for rows in read])
     y = None if read[0].y is None else np.concatenate([rows.y for rows in read if rows.y is not None])
     weight = None

@@ -40,7 +40,6 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
 
 LEVEL = 0.05
-_ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
 LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
 
 
@@ -181,7 +180,7 @@ def _tail(value: float, traces: tuple[float, float, float]) -> float:
     # the cumulants of λ·χ²₁ are λ, 2λ² and 8λ³, and those of independent terms add up
     mean, variance, third = traces[0], 2 * traces[1], 8 * traces[2]
     if not third > 0:  # features that are all constant
-        return 1.0 if value <= _ROUNDING else 0.0
+        return 1.0 if value <= blocks.ROUNDING else 0.0
     # false alarms at the 5 % level: 4.3 % of 400, and 3.5 % on log-normal columns
     # a chi-square of ν degrees has the skewness √(8/ν)
     freedom = 8 * variance**3 / third**2

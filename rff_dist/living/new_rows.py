@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
-import numpy as np
-
-from rff_dist.data import blocks, memory
+from rff_dist.data import blocks
 from rff_dist.data.loads import Load, read_loads
 from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
 from rff_dist.fitting import predicting, prepare
 from rff_dist.living.differences import (
+    NO_DIFFERENCES,
     Differences,
     Range,
     are_in,
@@ -32,7 +31,6 @@ from rff_dist.living.windows import ALL_ROWS, NO_HALF_LIFE, HalfLife, Window
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.storage import documents, locations, repositories
 from rff_dist.text import redact
-from rff_dist.typing import IntArray
 
 MOST_HALVINGS = 20  # sums count multiples of 2^-20 of their grid, so that these do not round
 
@@ -146,7 +144,8 @@ class NewRows:
     `n_after`: rows of the data now.
     `ranges`: rows to add.
     `left_out`: rows that stay out.
-    `differences`: how versioned data differ from those that the model was made of; None for other data.
+    `differences`: how versioned data differ from those that the model was made of; `NO_DIFFERENCES` for other
+      data.
     `window`: which rows the model is to hold, as text for `Window.parse`.
     `fading`: how many times the weights of rows are halved.
     `is_other_choice`: whether the model had another window or half-life.
@@ -158,7 +157,7 @@ class NewRows:
     n_after: int
     ranges: tuple[Range, ...]
     left_out: tuple[Range, ...]
-    differences: Differences | None = None
+    differences: Differences = NO_DIFFERENCES
     window: str = ALL_ROWS
     fading: Fading = NO_FADING
     is_other_choice: bool = False
@@ -170,20 +169,15 @@ class NewRows:
         """All rows of the data that the model is not to hold."""
         return merge_ranges([(0, self.start), *self.left_out])
 
-    @property
-    def changed(self) -> tuple[Range, ...]:
-        """Rows that the model was made of and that are now different or gone."""
-        return () if self.differences is None else self.differences.changed
-
     def shared(self, model: RidgeModel) -> list[Range]:
         """Return the rows, by their present numbers, that a model holds and is to keep."""
-        stay = without_rows(held_ranges(model), [*self.changed, *self.left])
-        return merge_ranges([*stay, *((row, row + 1) for row in self._moved[:, 0].tolist())])
+        stay = without_rows(held_ranges(model), [*self.differences.changed, *self.left])
+        return merge_ranges([*stay, *((row, row + 1) for row in self.differences.moved[:, 0].tolist())])
 
     def by_ages(self, model: RidgeModel, shared: Sequence[Range]) -> dict[tuple[int, int], list[Range]]:
         """Group such rows by how many times their weights are halved in the model, and how many times now."""
         faded = Fading.from_card(model.card)
-        moved = self._moved[are_in(self._moved[:, 0], shared)].tolist()
+        moved = self.differences.moved[are_in(self.differences.moved[:, 0], shared)].tolist()
         here = [(row, row + 1) for row, _ in moved]
         by_age = [(faded.age(before), row) for row, (_, before) in zip(here, moved, strict=True)]
         stay = faded.by_age(without_rows(shared, here))
@@ -195,34 +189,20 @@ class NewRows:
         return {ages: merge_ranges(ranges) for ages, ranges in pieces.items()}
 
     @property
-    def _moved(self) -> IntArray:
-        return np.empty((0, 2), np.int64) if self.differences is None else self.differences.moved
-
-    @property
-    def came(self) -> memory.ArrayDataset | None:
-        return None if self.differences is None else self.differences.came
-
-    @property
-    def gone(self) -> memory.ArrayDataset | None:
-        return None if self.differences is None else self.differences.gone
-
-    def read_once(self, dataset: blocks.Dataset) -> blocks.Dataset:
-        """Return the dataset, but chunks that were read to compare versions are not read again."""
-        return dataset if self.differences is None else self.differences.after
-
-    @property
     def n_samples(self) -> int:
         """How many rows there are to add, including those that replace others."""
-        return count_rows(self.ranges) + (0 if self.came is None else self.came.n_samples)
+        came = self.differences.came
+        return count_rows(self.ranges) + (0 if came is None else came.n_samples)
 
     @property
     def n_gone(self) -> int:
-        return count_rows(self.left) + (0 if self.gone is None else self.gone.n_samples)
+        gone = self.differences.gone
+        return count_rows(self.left) + (0 if gone is None else gone.n_samples)
 
     @property
     def is_nothing(self) -> bool:
         """Whether the model holds the data as they are now."""
-        return not (self.n_samples or self.changed or self.left or self.is_other_choice)
+        return not (self.n_samples or self.differences.changed or self.left or self.is_other_choice)
 
 
 def find_new_rows(
@@ -264,7 +244,8 @@ def find_new_rows(
     )
     if differences is None and not _begins_with(dataset, seen, fingerprint):
         raise FingerprintMismatchError(_why_not(model, dataset, seen))
-    changed = () if differences is None else differences.changed
+    differences = differences or NO_DIFFERENCES
+    changed = differences.changed
     # a refusal holds only as long as its rows are still those that were refused
     held_back = [
         (refusal.start, refusal.stop)
@@ -346,8 +327,8 @@ def refuse(dataset: blocks.Dataset, rows: NewRows, reason: str) -> list[Refusal]
     fingerprint = dataset.recorded_prefix(rows.n_after) or _prefix(dataset, rows.n_after)
     facts = rows.n_after, fingerprint, reason, now, dataset.version
     refusals = [Refusal(start, stop, *facts) for start, stop in rows.ranges]
-    if n_changed := count_rows(rows.changed):
-        refusals.append(Refusal(rows.changed[0][0], rows.changed[-1][1], *facts, n_changed))
+    if changed := rows.differences.changed:
+        refusals.append(Refusal(changed[0][0], changed[-1][1], *facts, count_rows(changed)))
     return refusals
 
 

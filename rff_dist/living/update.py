@@ -65,6 +65,7 @@ def score_new_rows(
       column.
     """
     sums = accumulate.Accumulation(model.feature_map, model.summed.spec, sums="moments")
+    came = rows.differences.came
     batches: list[drift.Batch] = [
         engine.map_reduce(
             BlockTask(source, drift.measure_batch, adds=True),
@@ -72,7 +73,7 @@ def score_new_rows(
             drift.BatchState(model.linear, sums, _pivot(model)),
             label="score",
         )
-        for source, blocks in _sources((dataset, rows.ranges), rows.came, model.summed.spec.limb_rows)
+        for source, blocks in _sources((dataset, rows.ranges), came, model.summed.spec.limb_rows)
     ]
     batch = functools.reduce(operator.add, batches)
     if not batch.moments.weight.value() > 0:
@@ -90,13 +91,13 @@ def measure_gone_rows(
     model: RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
 ) -> moments.Moments | None:
     """Measure the columns of the rows that a model is no longer to hold; None if all stay."""
-    before = dataset if rows.differences is None else rows.differences.before
+    before = rows.differences.before or dataset
     pivot = _pivot(model)
     parts = [
         inspection.sum_rows(
             source, moments.measure_moments, pivot, blocks=blocks, engine=engine, label="measure"
         )
-        for source, blocks in _sources((before, rows.left), rows.gone, MIN_BLOCK_ROWS)
+        for source, blocks in _sources((before, rows.left), rows.differences.gone, MIN_BLOCK_ROWS)
     ]
     return functools.reduce(operator.add, parts) if parts else None
 
@@ -171,7 +172,8 @@ def _changes(
         differences.cut_ranges([(0, new_rows.n_seen(model))], int(per_block)), new_rows.out_of(model)
     )
     held = {age + halved: ranges for age, ranges in new_rows.Fading.from_card(model.card).by_age(cut).items()}
-    before = dataset if rows.differences is None else rows.differences.before
+    found = rows.differences
+    before = found.before or dataset
     # Sums are rounded tile by tile. With folds, tiles are cut from a block's rows in another order, so that
     # whole blocks are summed again.
     height = None if by_folds else specs.tile_rows(model.feature_map.n_components)
@@ -179,7 +181,7 @@ def _changes(
     come: list[_Change] = []
     for age in sorted({*held, *wanted}):
         were, are = held.get(age, set()), wanted.get(age, set())
-        again = _again(sorted(were & are), rows.changed, height)
+        again = _again(sorted(were & are), found.changed, height)
         gone.append(_Change(before, (were - are) | again, age))
         come.append(_Change(dataset, (are - were) | again, age))
     # changes would read no fewer rows than summing all again
@@ -189,15 +191,14 @@ def _changes(
         return None
     # sums of an update then take 2.8 % of the CPU time of a first fit instead of 4.3 %
     if model.summed.spec.fixed_point:
-        was, became = (rows.differences.was, rows.differences.became) if rows.differences else (None, None)
         at_once = rows_at_once(dataset, MIN_BLOCK_ROWS)
-        gone = [part for change in gone for part in _by_rows(change, held, wanted, was, at_once)]
-        come = [part for change in come for part in _by_rows(change, wanted, held, became, at_once)]
+        gone = [part for change in gone for part in _by_rows(change, held, wanted, found.was, at_once)]
+        come = [part for change in come for part in _by_rows(change, wanted, held, found.became, at_once)]
     return [change for change in gone if change.ranges], [change for change in come if change.ranges]
 
 
 def _by_rows(
-    change: _Change, own: RangesByAge, other: RangesByAge, compared: differences.Compared | None, at_once: int
+    change: _Change, own: RangesByAge, other: RangesByAge, compared: differences.Compared, at_once: int
 ) -> Iterator[_Change]:
     """Split a change for features in fixed point, whose Z'Z is not rounded, into parts with less work.
 
@@ -215,11 +216,10 @@ def _by_rows(
     alone = differences.without_rows(mine, others)
     within = differences.cut_ranges(differences.without_rows(alone, change.ranges - mixed), at_once)
     yield replace(change, ranges=set(within), sums="gram")
-    if compared is not None:
-        differing = compared.within(differences.without_rows(mine, alone)).as_dataset()
-        if differing is not None:
-            ranges = set(differences.cut_ranges([(0, differing.n_samples)], at_once))
-            yield _Change(differing, ranges, age, "gram")
+    differing = compared.within(differences.without_rows(mine, alone)).as_dataset()
+    if differing is not None:
+        ranges = set(differences.cut_ranges([(0, differing.n_samples)], at_once))
+        yield _Change(differing, ranges, age, "gram")
 
 
 def _again(pieces: Ranges, changed: Ranges, height: int | None) -> set[differences.Range]:

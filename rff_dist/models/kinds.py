@@ -92,16 +92,12 @@ class Kind:
     chosen: Callable[[Any], dict[str, Any]]
 
 
-def _name_of_ridge(model: models.RidgeModel) -> str:
-    return "classifier" if "classifier" in model.card else "regression"
-
-
 KINDS: dict[type, Kind] = {
     models.RidgeModel: Kind(
         models.KIND,
         models.model_from,
         models.write_model,
-        _name_of_ridge,
+        lambda model: "classifier" if "classifier" in model.card else "regression",
         lambda model: {"alpha": model.plain_alpha},
     ),
     starts.Clusters: Kind(

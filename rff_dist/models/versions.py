@@ -403,12 +403,7 @@ def code_version() -> dict[str, str]:
 
 
 def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        facts: dict[str, Any] = json.loads(json.dumps({**code_version(), **lineage}, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise errors.InvalidParameterError(
-            f"the lineage is not JSON: {error}; expected numbers, text, lists or dictionaries"
-        ) from error
+    facts = records.plain_json({**code_version(), **lineage}, "the lineage is")
     if isinstance(facts.get("data"), str):
         facts["data"] = redact(facts["data"])
     return facts

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rff_dist.data import memory
 from rff_dist.errors import DataError, StorageError
 from rff_dist.lazy import LazyModule
-from rff_dist.storage import arrays, locations
+from rff_dist.storage import locations
 
 if TYPE_CHECKING:
     import pyarrow
@@ -135,7 +136,7 @@ def to_column(values: np.ndarray) -> pyarrow.Array:
     """Return a 1-D array of numbers or text as a column."""
     if values.dtype.kind not in "iuf":  # text, and booleans, which Arrow packs into bits
         return pyarrow.array(values.astype(object) if values.dtype.kind in "UT" else values)
-    plain = np.ascontiguousarray(arrays.native(values))
+    plain = np.ascontiguousarray(memory.native(values))
     data = pyarrow.py_buffer(plain)
     return pyarrow.Array.from_buffers(pyarrow.from_numpy_dtype(plain.dtype), len(plain), [None, data])
 

@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from rff_dist.data import labelled
+from rff_dist.data import labelled, memory
 from rff_dist.data.blocks import (
     MAX_BLOCK_ROWS,
     Block,
@@ -284,11 +284,8 @@ def count_labels(
     """
     if not labels.n_samples:
         raise DataError("the data have 0 rows; a classifier needs labels of at least 2 classes")
-    if source is not None and source.n_samples != labels.n_samples:
-        raise DataError(
-            f"Found input variables with inconsistent numbers of samples: "
-            f"{[source.n_samples, labels.n_samples]} (X, y); give as many rows of each"
-        )
+    if source is not None:
+        memory.require_rows({"X": source.n_samples, "y": labels.n_samples})
     count = labelled.LabelReader(labels, source if source is not None and source.weighted else None)
     counts: labelled.LabelCounts = _count(count, labels, source, operator.add, label="labels", engine=engine)
     return counts

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import zarr
 
-from rff_dist.data import columns, memory, row_batches
+from rff_dist.data import memory, row_batches
 from rff_dist.data import sources as row_sources
 from rff_dist.data.loads import LOADS, Load, describe_loads, read_loads, with_load
 from rff_dist.errors import DataError, StorageError
@@ -24,17 +24,17 @@ from rff_dist.text import some
 
 _SHOWN_SOURCES = 20
 
-type NewAttributes = Callable[[Mapping[str, Any], int], Mapping[str, Any] | None]
-
 
 @dataclass(frozen=True, slots=True)
-class Appended:
-    """The result of an append.
+class Changed:
+    """The result of a change.
 
-    `n_before`, `n_after`: rows of the dataset before and after; equal if there was nothing to do.
+    `n_rows`: rows that were appended, replaced or deleted.
+    `n_before`, `n_after`: rows of the dataset before and after.
     `version`: the new snapshot; None if there was nothing to do.
     """
 
+    n_rows: int
     n_before: int
     n_after: int
     version: str | None = None
@@ -49,7 +49,7 @@ def append_dataset(
     groups: Any = None,
     ids: Any = None,
     message: str | None = None,
-) -> Appended:
+) -> Changed:
     """Append rows to a versioned dataset, like `numpy.concatenate([old, new])` of each of its arrays.
 
     Readers see either the old rows or all rows.
@@ -93,11 +93,11 @@ def append_batches(
     dataset: Editing,
     batches: Iterable[row_batches.RowBatch],
     *,
-    change: NewAttributes,
+    change: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None],
     names: row_batches.ColumnNames = (None, None),
     observer: writing.Progress | None = None,
     message: str | None = None,
-) -> Appended:
+) -> Changed:
     """Write batches after the existing rows, and commit them.
 
     `change`: called after the last batch with the group's attributes and the number of new rows. It returns
@@ -118,7 +118,7 @@ def append_batches(
         # after the last batch, because a source counts its rows while they are read
         attributes = change(dataset.attributes, n_new)
         if attributes is None or (not n_new and not attributes):
-            return Appended(n_before, n_before)
+            return Changed(0, n_before, n_before)
         digest = buffer.finish()
         new = row_sources.known_sources(attributes)[len(row_sources.known_sources(dataset.attributes)) :]
         came_from = [str(source.get("name")) for source in new]
@@ -131,14 +131,13 @@ def append_batches(
             message=message or words,
             facts={"sources": came_from[:_SHOWN_SOURCES]} if came_from else {},
         )
-    return Appended(n_before, buffer.n_samples, version)
+    return Changed(n_new, n_before, buffer.n_samples, version)
 
 
 # -- open a versioned dataset for changes, and commit them -----------------------------------------
 
 
 ROLES = ("X", "y", "sample_weight", "groups", ID)
-TEXT_ROLES = ("y", "groups", ID)  # arrays that may hold text
 _LONGEST_LINE = 1000  # how many earlier versions of a line of appends the manifest lists
 
 
@@ -199,19 +198,12 @@ class Editing:
                 f"the new rows have the arrays {', '.join(parts)}, and {self.location} has "
                 f"{', '.join(self.headers)}; expected the same arrays"
             )
-        return {name: self._fit(name, values, len(parts["X"])) for name, values in parts.items()}
-
-    def _fit(self, name: str, values: np.ndarray, n_rows: int) -> np.ndarray:
-        header, label = self.headers[name], self.label(name)
-        expected = (n_rows, *header.shape[1:])
-        if values.shape != expected:
-            raise DataError(f"{name} has shape {values.shape}; expected {expected}, as in {label}")
-        if not row_batches.can_hold(header.dtype, values.dtype):
-            raise DataError(
-                f"{name} is {_kind(values.dtype)}, but {label} holds {_kind(header.dtype)}; expected a type "
-                "that converts without rounding. Convert the values first"
-            )
-        return values.astype(header.dtype, copy=False)
+        fitted = {}
+        for name, values in parts.items():
+            header, label = self.headers[name], self.label(name)
+            shape = (len(parts["X"]), *header.shape[1:])
+            fitted[name] = row_batches.fit(values, shape, header.dtype, name, label)
+        return fitted
 
     def commit(
         self,
@@ -275,7 +267,7 @@ def digest_rows(*parts: np.ndarray) -> str:
 
 def read_headers(group: StoredGroup) -> dict[str, arrays.Header]:
     """Return the checked headers of a dataset's arrays by name."""
-    headers = {name: group.read_header(name, text=name in TEXT_ROLES) for name in ROLES}
+    headers = {name: group.read_header(name, text=name in ("y", "groups", ID)) for name in ROLES}
     return {name: header for name, header in headers.items() if header is not None}
 
 
@@ -306,7 +298,3 @@ def refuse_others(dataset: StoredGroup) -> None:
             f"{dataset.place} also holds {some([*map(repr, others)])}; expected only {', '.join(ROLES)}. "
             "Write other arrays to another group"
         )
-
-
-def _kind(dtype: np.dtype[Any]) -> str:
-    return "text" if columns.is_text(dtype) else str(dtype)

@@ -29,7 +29,6 @@ MAX_CHUNK_BYTES = 4 * 2**30
 MARK: dict[str, Any] = {"rff_dist": "bound"}  # an attribute of arrays, see `groups.complete`
 # By default Zarr leaves out chunks of the fill value, and then reads a lost chunk as fill values.
 EVERY_CHUNK: Any = {"write_empty_chunks": True, "read_missing_chunks": False}
-_NUMBER_KINDS = "biuf"
 # The name of the second axis of arrays that have a row for each sample.
 _SECOND_AXIS = {
     "X": "feature",
@@ -164,7 +163,7 @@ def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> n
     # The numbers are those of stored objects: a shard fails as a whole.
     rows = stored_rows(array)
     with _naming_chunks(array, range(start // rows, -(-stop // rows)), label):
-        return native(np.asarray(array[start:stop]))
+        return memory.native(np.asarray(array[start:stop]))
 
 
 def gather_rows(array: zarr.Array[Any], indices: np.ndarray, *, label: str) -> np.ndarray:
@@ -174,13 +173,13 @@ def gather_rows(array: zarr.Array[Any], indices: np.ndarray, *, label: str) -> n
     Raises as `read_rows`.
     """
     with _naming_chunks(array, np.unique(indices // stored_rows(array)).tolist(), label):
-        return native(np.asarray(array.oindex[indices]))
+        return memory.native(np.asarray(array.oindex[indices]))
 
 
 def read_region(array: zarr.Array[Any], region: tuple[slice, ...], *, label: str) -> np.ndarray:
     """Equivalent to `array[region]`, in native byte order; raises as `read_rows`."""
     try:
-        return native(np.asarray(array[region]))
+        return memory.native(np.asarray(array[region]))
     except MemoryError:
         raise
     except Exception as error:
@@ -344,20 +343,13 @@ def _v3_dtype(stored: object, *, text: bool) -> np.dtype[Any]:
 
 
 def _numeric(dtype: np.dtype[Any] | None, stored: object) -> np.dtype[Any]:
-    if dtype is not None and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8:
+    if dtype is not None and dtype.kind in "biuf" and dtype.itemsize <= 8:
         return dtype.newbyteorder("=")
     name = stored.get("name", stored) if isinstance(stored, dict) else stored
     raise StorageError(
         f"dtype {str(name)[:100]}; expected integers or floats of at most 64 bits. Convert it "
         "first: a time to a number of seconds, a category to 0/1 columns or codes"
     )
-
-
-def native(values: np.ndarray) -> np.ndarray:
-    """Return values in the byte order of this machine."""
-    if values.dtype.kind == "T":  # has no byte order
-        return values
-    return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import numpy as np
 import zarr
 
 from rff_dist.data import blocks, columns, grids, memory
-from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.storage import arrays, datasets, groups
 from rff_dist.typing import PathLike
 
@@ -33,6 +33,11 @@ class StoredColumn:
     _reopen: tuple[Callable[..., "StoredColumn"], tuple[Any, ...]] | None
 
     in_memory = False
+
+    def __post_init__(self) -> None:
+        if len(shape := self._header.shape) != 1:
+            why = f"{self._label} has shape {shape}; expected one value a row, shape (n_samples,)"
+            raise StorageError(why)
 
     @property
     def n_samples(self) -> int:
@@ -168,28 +173,19 @@ def as_column(values: Any, *, name: str = "y") -> columns.Column:
     array = np.asarray(values)
     if array.dtype.kind == "U" and isinstance(values, list | tuple):
         array = np.array(values, object)  # np.asarray(["a", 1]) would turn the 1 into text.
-    # A column of a frame in two dimensions is not flattened silently: it may have two columns.
-    if array.ndim != 1:
-        raise DataError(f"{name} has shape {array.shape}; expected one value a row, shape (n_samples,)")
-    return columns.MemoryColumn(columns.check_values(array, name, np.arange(len(array))))
+    # A column of a frame in two dimensions is refused, not flattened: it may have two columns.
+    return columns.MemoryColumn(columns.check_values(array, name, np.arange(array.size)))
 
 
 def _open(group: groups.StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
     label, (header, array) = group.label(name), group.require_array(name, missing_chunks)
-    _check_shape(header, label)
     reopen = None if group.url is None else (_open, (group, name, missing_chunks))
     return StoredColumn(array, group.url, header, label, reopen)
 
 
 def _of_array(array: zarr.Array[Any], name: str) -> StoredColumn:
     header, label = groups.header_of(array, name, text=True)
-    _check_shape(header, label)
     # An open array travels only as the path of a local folder; its store may hold credentials.
     movable = groups.local_root(array.store, "") is not None
     reopen = (_of_array, (array, array.path)) if movable else None
     return StoredColumn(arrays.require_chunks(array), None, header, label, reopen)
-
-
-def _check_shape(header: arrays.Header, label: str) -> None:
-    if len(header.shape) != 1:
-        raise StorageError(f"{label} has shape {header.shape}; expected one value a row, shape (n_samples,)")

@@ -19,21 +19,6 @@ from rff_dist.storage.groups import find_group
 from rff_dist.typing import IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class Corrected:
-    """The result of a correction.
-
-    `n_rows`: rows that were replaced or deleted.
-    `n_before`, `n_after`: rows of the dataset before and after.
-    `version`: the new snapshot; None if there was nothing to do.
-    """
-
-    n_rows: int
-    n_before: int
-    n_after: int
-    version: str | None
-
-
 def replace_rows(
     url: str | os.PathLike[str],
     rows: ArrayLike,
@@ -44,7 +29,7 @@ def replace_rows(
     groups: Any = None,
     ids: Any = None,
     message: str | None = None,
-) -> Corrected:
+) -> appending.Changed:
     """Replace rows of a versioned dataset, like `array[rows] = new` for each of its arrays, in one commit.
 
     Parameters
@@ -79,16 +64,21 @@ def replace_batches(
     batches: Iterator[row_batches.RowBatch],
     *,
     message: str | None,
-) -> Corrected:
+) -> appending.Changed:
     """Replace the rows numbered `rows` by the batches' rows, in this order, and commit."""
-    numbers = _distinct(rows, dataset.n_before)
+    numbers = memory.check_indices(np.asarray(rows, np.int64), dataset.n_before)
+    values, counts = np.unique(numbers, return_counts=True)
+    if (counts > 1).any():
+        raise InvalidParameterError(
+            f"row {values[counts > 1][0]:_} is named {counts.max()} times; expected each row once"
+        )
     read = [dataset.fit_batch(batch, 0) for batch in batches]
     parts = {name: np.concatenate([part[name] for part in read]) for name in dataset.headers} if read else {}
     n_rows, n_before = len(parts["X"]) if parts else 0, dataset.n_before
     if n_rows != len(numbers):
         raise DataError(f"{n_rows:_} rows for {len(numbers):_} row numbers; expected one of each")
     if not n_rows:
-        return Corrected(0, n_before, n_before, None)
+        return appending.Changed(0, n_before, n_before)
     # in the order of the stored rows, so that each chunk is read and written once
     order = np.argsort(numbers)
     with _changing(dataset, "replaced"):
@@ -101,12 +91,12 @@ def replace_batches(
             message=message or f"replace {n_rows:,} row{'s' * (n_rows != 1)}",
             facts={"n_rows": n_rows},
         )
-    return Corrected(n_rows, n_before, n_before, version)
+    return appending.Changed(n_rows, n_before, n_before, version)
 
 
 def delete_rows(
     url: str | os.PathLike[str], rows: ArrayLike, *, keep_order: bool = False, message: str | None = None
-) -> Corrected:
+) -> appending.Changed:
     """Delete rows by their numbers, like `numpy.delete(array, rows, axis=0)` of each array, in one commit.
 
     By default the order changes: the last rows take the places of the deleted ones, so that few chunks change
@@ -148,7 +138,7 @@ def delete_from(
     message: str | None,
     what: str = "delete",
     attributes: Mapping[str, Any] | None = None,
-) -> Corrected:
+) -> appending.Changed:
     """Delete rows of a dataset that is open for changes, and commit.
 
     `what`: the kind of change, for its version.
@@ -158,7 +148,7 @@ def delete_from(
     gone = np.unique(memory.check_indices(np.asarray(rows, np.int64), dataset.n_before))
     n_before, n_after = dataset.n_before, dataset.n_before - len(gone)
     if not len(gone):
-        return Corrected(0, n_before, n_before, None)
+        return appending.Changed(0, n_before, n_before)
     if not n_after:
         raise DataError(f"all {n_before:_} rows of {dataset.location} would be deleted; expected one to stay")
     with _changing(dataset, "deleted"):
@@ -172,7 +162,7 @@ def delete_from(
             attributes=attributes,
             loads=loads.without_deleted(dataset.loads(), gone, keep_order=keep_order),
         )
-    return Corrected(len(gone), n_before, n_after, version)
+    return appending.Changed(len(gone), n_before, n_after, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,16 +364,6 @@ def convert_dataset(
     )
     assert written.version is not None
     return written.version
-
-
-def _distinct(rows: ArrayLike, n_samples: int) -> IntArray:
-    numbers = memory.check_indices(np.asarray(rows, np.int64), n_samples)
-    values, counts = np.unique(numbers, return_counts=True)
-    if (counts > 1).any():
-        raise InvalidParameterError(
-            f"row {values[counts > 1][0]:_} is named {counts.max()} times; expected each row once"
-        )
-    return numbers
 
 
 def _move_up(array: zarr.Array[Any], gone: IntArray, label: str) -> None:

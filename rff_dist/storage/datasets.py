@@ -12,13 +12,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Self, overload
+from typing import Any, Self, TypedDict, Unpack, overload
 
 import numpy as np
 import zarr
 
 from rff_dist.data import blocks, grids, memory, xarrays
-from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, NoSuchVersionError, StorageError
+from rff_dist.errors import IntegrityError, InvalidParameterError, NoSuchVersionError, StorageError
 from rff_dist.storage import documents, groups, locations, repositories
 from rff_dist.storage import grids as stored_grids
 from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest
@@ -203,28 +203,19 @@ class ZarrDataset(memory.ArraysDataset):
             raise
 
 
-@overload
-def open_dataset(
-    url: PathLike | zarr.Group,
-    *,
-    x: str = "X",
-    y: str | None = "y",
-    sample_weight: str | None = None,
-    missing_chunks: str = "error",
-    version: str | None = None,
-) -> ZarrDataset: ...
+class _Names(TypedDict, total=False):
+    y: str | None
+    sample_weight: str | None
+    missing_chunks: str
+    version: str | None
 
 
 @overload
-def open_dataset(
-    url: Any,
-    *,
-    x: Sequence[str],
-    y: str | None = "y",
-    sample_weight: str | None = None,
-    missing_chunks: str = "error",
-    version: str | None = None,
-) -> grids.GridDataset: ...
+def open_dataset(url: PathLike | zarr.Group, *, x: str = "X", **names: Unpack[_Names]) -> ZarrDataset: ...
+
+
+@overload
+def open_dataset(url: Any, *, x: Sequence[str], **names: Unpack[_Names]) -> grids.GridDataset: ...
 
 
 def open_dataset(
@@ -311,12 +302,7 @@ def dataset_from_arrays(
             memory.require_numbers(name, np.asarray(array))
             arrays[name], labels[name] = np.asarray(array), f"array {name!r} in memory"
     shapes = {name: array.shape for name, array in arrays.items() if array is not None}
-    lengths = [shape[0] if shape else 0 for shape in shapes.values()]
-    if len(set(lengths)) > 1:
-        raise DataError(
-            f"Found input variables with inconsistent numbers of samples: {lengths} ({', '.join(shapes)}); "
-            "give as many rows of each"
-        )
+    memory.require_rows({name: shape[0] if shape else 0 for name, shape in shapes.items()})
     _check_shapes(shapes, labels)
     return ZarrDataset(**arrays, missing_chunks=missing_chunks, _headers=headers, _labels=labels)
 
@@ -438,9 +424,6 @@ def list_arrays(url: PathLike, version: str | None = None) -> tuple[dict[str, An
     `version`: a version of a versioned dataset; None: the current one.
     Raises StorageError if there is no Zarr group, or an array's metadata cannot be read.
     """
-    place = locations.parse_location(url)
-    if not locations.exists(place):
-        raise StorageError(f"nothing is at {place}; expected a Zarr group")
     group = groups.find_group(url, version, unfinished=True)
     # Arrays that the manifest binds may be missing from the listing; reading their headers then raises.
     # First what the manifest binds: an array that is gone is missed here, before the listing hides it.

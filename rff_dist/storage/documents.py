@@ -185,42 +185,16 @@ def overtaken(location: locations.Location) -> ConflictError:
     )
 
 
-def create_bytes(store: Store, key: str, content: bytes, *, where: locations.Location | str) -> bool:
-    """Store bytes under `key` if nothing is there, and return whether nothing was.
-
-    Among any number of callers, in any process, exactly one gets True. `content` must differ from every other
-    caller's (a token does that), so that a caller whose answer was lost recognises its own bytes.
-
-    In a folder, a process that dies at this moment may leave a part of the bytes; the key then counts as
-    taken.
-
-    Raises StorageError if the store cannot be written.
-    """
-    if isinstance(store, ObjectStore):
-        return _put(store, key, content, None, where)
-    if isinstance(store, LocalStore):
-        path = Path(store.root) / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(path, "xb") as file:  # The system lets one caller create it.
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        except FileExistsError:
-            return False
-        return True
-    return replace_bytes(store, key, content, expected=None, where=where)
-
-
 def replace_bytes(
     store: Store, key: str, content: bytes, *, expected: Tagged | None, where: locations.Location | str
 ) -> bool:
     """Store bytes under `key` if no one has changed what is there since it was read; return whether so.
 
-    Readers see the old bytes or the new ones, also after a power cut. `content` must differ from every other
-    caller's, as for `create_bytes`.
+    Readers see the old bytes or the new ones, also after a power cut. Among any number of callers that read
+    the same, in any process, exactly one gets True. `content` must differ from every other caller's (a token
+    does that), so that a caller whose answer was lost recognises its own bytes.
 
-    `expected`: the result of `read_tagged`.
+    `expected`: the result of `read_tagged`; None if nothing may be there.
     Raises StorageError if the store cannot be written.
     """
     if isinstance(store, ObjectStore):
@@ -311,8 +285,10 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
                 if time.monotonic() < deadline:
                     time.sleep(_STEP_S)
                     continue
+                file.seek(0)
+                who, age = file.read(200) or "a process", time.time() - os.fstat(file.fileno()).st_mtime
                 what = busy or f"{path} has been locked for {_PATIENCE_S:g} s"
-                text = f"{what}: {_holder_of(file)}; expected no one. Wait until it is done"
+                text = f"{what}: {who}, for {duration(age)}; expected no one. Wait until it is done"
                 raise OutputBusyError(text) from error
             except OSError as error:  # Some network file systems are mounted without locks.
                 logger.warning("%s has no locks (%s): %s", path.parent, error.strerror or error, _RISK)
@@ -339,12 +315,6 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{max(0.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _holder_of(file: TextIO) -> str:
-    file.seek(0)
-    age = time.time() - os.fstat(file.fileno()).st_mtime
-    return f"{file.read(200) or 'a process'}, for {duration(age)}"
 
 
 # -- write files that other programs read, and objects of an object store --------------------------

@@ -20,7 +20,7 @@ from rff_dist.data import blocks, columns, grids
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.storage import arrays, documents, groups, locations, output_places
-from rff_dist.storage.outputs import Layout
+from rff_dist.storage.outputs import Layout, StagedOutput
 from rff_dist.typing import PathLike
 
 _log = logging.getLogger(__name__)
@@ -109,12 +109,7 @@ def open_variable(group: groups.StoredGroup, name: str, missing_chunks: str = "e
     Raises StorageError if there is no such array of numbers, or its dimensions have no names; DataError for a
       time of another calendar.
     """
-    header = group.read_header(name)
-    if header is None:
-        raise StorageError(f"{group.place} has no array {name!r}; it holds {group.array_names()}")
-    found = group.open_array(name, missing_chunks=missing_chunks)
-    assert found is not None
-    array = found[1]
+    header, array = group.require_array(name, missing_chunks, text=False)
     attributes: dict[str, Any] = dict(array.attrs)
     dims = _dims(array)
     if dims is None or None in dims or len(set(dims)) != len(header.shape):
@@ -284,38 +279,22 @@ def _array(group: groups.StoredGroup, name: str) -> zarr.Array[Any]:
 # -- results as variables --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class GridOutput:
-    """New variables on a grid, which pieces are written to, and which appear when they are finished.
+@dataclass(frozen=True)
+class GridOutput(StagedOutput):
+    """New variables on a grid, written in its pieces; cells that are no rows stay missing.
 
-    Cells that are no rows stay missing. Its methods are those of `outputs.Output`.
-
-    `layout`: of the rows.
     `grid`, `edges`: of the dataset whose rows these are.
-    `is_begun`: whether a stopped job may have written some of the pieces.
     """
 
-    place: output_places.Place
-    layout: Layout
     grid: grids.Grid
     edges: NDArray[np.int64]
-    is_begun: bool = False
-
-    @property
-    def url(self) -> str:
-        return self.place.location.url
-
-    @property
-    def n_samples(self) -> int:
-        return self.layout.n_samples
 
     def write(self, block: blocks.Block, values: NDArray[Any], /) -> None:
         """Write the rows of one piece; `values` have those of `fields_of`."""
-        number = int(np.searchsorted(self.edges, block.start, side="right")) - 1
-        region = self.grid.region(number)
+        number, region = self._piece(block)
         shape = tuple(part.stop - part.start for part in region)
         cells = np.unravel_index(values["cell"], shape)
-        with locations.store_errors(f"piece {number} of {self.place.location} cannot be written"):
+        with locations.store_errors(f"piece {number} of {self.location} cannot be written"):
             store = locations.open_store(self.place.staged, read_only=False)
             for field, names in variable_names(self.layout).items():
                 results = values[field].reshape(len(values), len(names))
@@ -330,40 +309,28 @@ class GridOutput:
         names = (name for names in variable_names(self.layout).values() for name in names)
         return [zarr.open_array(store, path=name, mode="r") for name in names]
 
-    def has_arrays(self) -> bool:
-        """Return whether all variables exist, which are created after their coordinates."""
-        try:
-            return {array.shape for array in self._open()} == {self.grid.shape}
-        except Exception as error:  # a job that was killed early left none, or a part of one
-            _log.debug("%s is started again: %s", self.place.staged, locations.explain(error))
-            return False
+    def _has_shapes(self) -> bool:
+        # Variables are created after their coordinates.
+        return {array.shape for array in self._open()} == {self.grid.shape}
 
-    def holds(self, block: blocks.Block) -> bool:
-        """Return whether all rows of a piece were written, and all their checksums are right."""
-        if not self.is_begun:
-            return False
-        region = self.grid.region(int(np.searchsorted(self.edges, block.start, side="right")) - 1)
-        try:
-            for array in self._open():
-                read = arrays.read_region(array, region, label=array.name)
-                missing = np.isnan(read) if read.dtype.kind == "f" else read == array.fill_value
-                if read.size - np.count_nonzero(missing) != block.n_samples:
-                    return False
-        except StorageError:
-            return False
+    def _is_written(self, block: blocks.Block) -> bool:
+        for array in self._open():
+            read = arrays.read_region(array, self._piece(block)[1], label=array.name)
+            missing = np.isnan(read) if read.dtype.kind == "f" else read == array.fill_value
+            if read.size - np.count_nonzero(missing) != block.n_samples:
+                return False
         return True
 
-    def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
-        """Write the attributes, and move the output to its place."""
-        manifest = {documents.MANIFEST: {"n_samples": self.n_samples}}
-        with locations.store_errors(f"{self.place.location} cannot be put in place"):
-            store = locations.open_store(self.place.staged, read_only=False)
-            groups.complete(store, [], {**(attributes or {}), **manifest}, place=self.place.location)
-            self.place.publish()
+    def _piece(self, block: blocks.Block) -> tuple[int, grids.Slices]:
+        number = int(np.searchsorted(self.edges, block.start, side="right")) - 1
+        return number, self.grid.region(number)
 
-    def discard(self) -> None:
-        """Remove what was written."""
-        self.place.discard()
+    def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
+        manifest = {documents.MANIFEST: {"n_samples": self.n_samples}}
+        with locations.store_errors(f"{self.location} cannot be put in place"):
+            store = locations.open_store(self.place.staged, read_only=False)
+            groups.complete(store, [], {**(attributes or {}), **manifest}, place=self.location)
+            self.place.publish()
 
 
 def variable_names(layout: Layout) -> dict[str, list[str]]:
@@ -422,11 +389,7 @@ def create_grid_output(
         with locations.store_errors(f"{location} cannot be written"):
             for name in _coordinates(group, reference, dataset.grid.dims):
                 _copy(_array(group, name), created, name)
-            of = (
-                (layout.column_names or [""])[0]
-                if layout.column_names and len(layout.column_names) == 1
-                else ""
-            )
+            of = layout.column_names[0] if layout.column_names and len(layout.column_names) == 1 else ""
             target = dict(_array(group, of).attrs) if of in set(group.list_arrays()) else {}
             for part, names in variable_names(layout).items():
                 for name in names:

@@ -162,10 +162,10 @@ class StoredGroup:
         )
 
     def require_array(
-        self, name: str, missing_chunks: str = "error"
+        self, name: str, missing_chunks: str = "error", *, text: bool = True
     ) -> tuple[arrays.Header, zarr.Array[Any]]:
-        """Open an array that must exist and may hold text."""
-        found = self.open_array(name, text=True, missing_chunks=missing_chunks)
+        """Open an array that must exist. `text` as in `read_header`."""
+        found = self.open_array(name, text=text, missing_chunks=missing_chunks)
         if found is None:
             raise StorageError(f"{self.place} has no array {name!r}; it holds {self.array_names()}")
         return found
@@ -228,9 +228,8 @@ def find_group(
             "makes a versioned dataset of it"
         )
     if not location.is_remote:
-        files, process = (
-            (locations.describe_files(location.path), None) if location.is_local else (None, os.getpid())
-        )
+        files = locations.describe_files(location.path) if location.is_local else None
+        process = None if location.is_local else os.getpid()
         return found(locations.open_store(location, read_only=True), files=files, process=process)
     # An overwritten dataset's metadata only lead to the generation's folder.
     content = locations.read_file(location, _FILE)
@@ -340,8 +339,6 @@ _SUM_BYTES = 4
 _FEW_BITS = 4  # A checksum that differs in so few bits is damaged, not another chunk's.
 _AT_ONCE = 64  # requests
 
-type ChunkNumbers = Mapping[str, Iterable[int]]
-
 
 def complete(
     store: Store,
@@ -349,7 +346,7 @@ def complete(
     attributes: Facts,
     *,
     place: locations.Location,
-    changed: ChunkNumbers | None = None,
+    changed: Mapping[str, Iterable[int]] | None = None,
 ) -> None:
     """Write a group's attributes, with a manifest that binds its arrays. This is the last write of a dataset.
 

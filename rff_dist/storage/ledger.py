@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 import google_crc32c
 import numpy as np
 
-from rff_dist.data import packing
+from rff_dist.data import memory, packing
 from rff_dist.errors import IntegrityError, RFFDistError
 from rff_dist.storage import documents, locations, output_places
 
@@ -107,7 +107,7 @@ class FileLedger:
                 return
             store = locations.open_store(self.location, read_only=False)
             # No wait for the disk: damage by a power cut is noticed, and the rows are summed again.
-            locations.write_parts(store, key, parts, durable=False)
+            locations.write_bytes(store, key, *parts, durable=False)
             # The parts go after the whole is there, so that a kill in between loses nothing.
             for entry, other in self._entries():
                 if entry == name and other != span and span.start <= other.start and other.stop <= span.stop:
@@ -222,16 +222,16 @@ def _to_parts(key: str, tree: Any, arrays: Sequence[np.ndarray]) -> list[bytes |
     entries = [{"dtype": array.dtype.str, "shape": array.shape} for array in arrays]
     document = {"key": key, "value": tree, "arrays": entries, "crc32c": _checksum(arrays)}
     header = documents.sign_document(document, kind=_KIND, version=FORMAT_VERSION)
-    return [len(header).to_bytes(_LENGTH, "little"), header, *(memoryview(_bytes(array)) for array in arrays)]
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).view(np.uint8)
+    return [
+        len(header).to_bytes(_LENGTH, "little"),
+        header,
+        *(memoryview(memory.as_bytes(array)) for array in arrays),
+    ]
 
 
 def _checksum(arrays: Sequence[np.ndarray]) -> int:
     """Return the CRC-32C of all bytes. SHA-256 took four times as long, most of the time of keeping sums."""
-    return functools.reduce(google_crc32c.extend, map(_bytes, arrays), 0)
+    return functools.reduce(google_crc32c.extend, map(memory.as_bytes, arrays), 0)
 
 
 def _read(file: BinaryIO, size: int, key: str) -> Any:
@@ -253,7 +253,7 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
             raise IntegrityError(f"{where} is damaged: it has {size:_} bytes; expected {expected:_}")
         arrays = [np.empty(shape, dtype) for dtype, shape in entries]
         for array in arrays:
-            file.readinto(memoryview(_bytes(array)))  # type: ignore[attr-defined]
+            file.readinto(memoryview(memory.as_bytes(array)))  # type: ignore[attr-defined]
         if _checksum(arrays) != document["crc32c"]:
             raise IntegrityError(f"{where} is damaged: its arrays are not as they were written")
         return packing.unpack(document["value"], arrays)

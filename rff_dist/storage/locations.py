@@ -14,7 +14,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -412,16 +412,10 @@ def stored_bytes(store: Store, path: str, label: str) -> int:
         return int(sync(store.getsize_prefix(path)))
 
 
-def write_bytes(store: Store, key: str, content: bytes) -> None:
-    """Store bytes under `key`: readers see the old bytes or the new ones, also after a power cut.
+def write_bytes(store: Store, key: str, *parts: bytes | memoryview, durable: bool = True) -> None:
+    """Store bytes, whole or in parts, under `key`: readers see the old bytes or the new ones.
 
     In a folder they are written to a temporary file next to `key` first.
-    """
-    write_parts(store, key, [content])
-
-
-def write_parts(store: Store, key: str, parts: Sequence[bytes | memoryview], *, durable: bool = True) -> None:
-    """Store bytes that come in parts under `key`, as `write_bytes` does.
 
     `durable`: whether to wait until they are on the disk; if not, a power cut may damage them.
     """
@@ -443,10 +437,8 @@ def write_parts(store: Store, key: str, parts: Sequence[bytes | memoryview], *, 
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    if not durable:
-        return
     # A power cut must not lose the names either: the file's, and those of folders that were made for it.
-    for folder in (path.parent, *(folder.parent for folder in missing)):
+    for folder in (path.parent, *(folder.parent for folder in missing)) if durable else ():
         fsync_path(folder)
 
 
@@ -464,15 +456,6 @@ def writing_advice(error: BaseException) -> str:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "Choose a folder that you may write to"
     return "Choose another place"
-
-
-def sync_to_disk(location: Location) -> None:
-    """Wait until all files at a local `location` are on the disk."""
-    if location.is_local:
-        for folder, _, files in os.walk(location.path):
-            for file in files:
-                fsync_path(os.path.join(folder, file))
-            fsync_path(folder)
 
 
 def sync_names(location: Location, n_names: int) -> None:

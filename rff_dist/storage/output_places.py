@@ -107,9 +107,8 @@ def check_output(
             f"{location} exists already; choose another name, or give overwrite=True to replace it"
         )
     replaceable = location.scheme == "memory" or any(locations.holds(location, name) for name in marker)
-    if location.is_local and not replaceable:
-        replaceable = os.path.isdir(location.path) and not os.listdir(location.path)
-    if not replaceable:
+    is_empty = location.is_local and os.path.isdir(location.path) and not os.listdir(location.path)
+    if not replaceable and not is_empty:
         raise StorageError(
             f"{location} is not replaced: overwriting would remove what is there, and it holds none of "
             f"{', '.join(marker)}. Remove it yourself if you do not need it"
@@ -243,30 +242,27 @@ class Place:
         """
         with locations.store_errors(f"{self.location} cannot be written", ""):
             try:
-                return self._create_group(attributes)
+                if self.staged.is_local:
+                    Path(self.staged.path).parent.mkdir(parents=True, exist_ok=True)
+                store = locations.open_store(self.staged, read_only=False)
+                if not self.staged.is_remote:
+                    return zarr.create_group(store, attributes=dict(attributes))
+                # The token makes these bytes unlike every other writer's, as `replace_bytes` needs.
+                manifest = {**documents.manifest_of(attributes), "writer": uuid.uuid4().hex}
+                claim = _group_document({**attributes, documents.MANIFEST: manifest})
+                if not documents.replace_bytes(store, _FILE, claim, expected=None, where=self.location):
+                    raise OutputExistsError(
+                        f"{self.location} is being written by another run, or was left unfinished by one; "
+                        "wait for it, or give overwrite=True to replace it"
+                    )
+                if self.is_first:
+                    _note(self.location, _FILE)
+                return zarr.open_group(store, mode="r+")
             except StorageError:
                 raise  # What is there may belong to another writer, so nothing is removed.
             except Exception:
                 self.discard()
                 raise
-
-    def _create_group(self, attributes: Facts) -> zarr.Group:
-        if self.staged.is_local:
-            Path(self.staged.path).parent.mkdir(parents=True, exist_ok=True)
-        store = locations.open_store(self.staged, read_only=False)
-        if not self.staged.is_remote:
-            return zarr.create_group(store, attributes=dict(attributes))
-        # The token makes these bytes unlike every other writer's, as `create_bytes` needs.
-        manifest = {**documents.manifest_of(attributes), "writer": uuid.uuid4().hex}
-        claim = _group_document({**attributes, documents.MANIFEST: manifest})
-        if not documents.create_bytes(store, _FILE, claim, where=self.location):
-            raise OutputExistsError(
-                f"{self.location} is being written by another run, or was left unfinished by one; wait for "
-                "it, or give overwrite=True to replace it"
-            )
-        if self.is_first:
-            _note(self.location, _FILE)
-        return zarr.open_group(store, mode="r+")
 
     def publish(self, document: Callable[[str, str | None], bytes] | None = None) -> None:
         """Let the finished output appear: readers find the old one or this one.
@@ -348,7 +344,10 @@ def _swap(staged: locations.Location, location: locations.Location, *, overwrite
             raise OutputExistsError(f"{location} was written meanwhile; choose another name")
         return
     # Before the rename: after a power cut a name must not lead to files without bytes.
-    locations.sync_to_disk(staged)
+    for folder, _, files in os.walk(staged.path):
+        for file in files:
+            locations.fsync_path(os.path.join(folder, file))
+        locations.fsync_path(folder)
     aside = f"{staged.path}.old"
     try:
         if overwrite and os.path.lexists(location.path):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -86,30 +87,21 @@ class Layout:
         return [values] if len(self.parts) == 1 else list(np.moveaxis(values, -1, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """New arrays that are written in blocks of whole chunks, and appear at `url` when they are finished.
+@dataclass(frozen=True)
+class StagedOutput(ABC):
+    """New arrays that are written block by block, and appear at `url` when they are finished.
 
     An output holds only names and numbers, so it travels to workers, and each worker opens the arrays itself.
     Writing a block twice stores the same bytes twice, so a retried task does no harm.
 
     `place`: where the output will be, and where it is written until then.
-    `layout`: its arrays; blocks begin and end on multiples of its `chunk_rows`.
+    `layout`: its arrays.
     `is_begun`: whether a stopped job may have written some of the rows.
-
-    >>> from rff_dist.data.blocks import Block
-    >>> from rff_dist.storage.datasets import open_dataset
-    >>> output = create_output('memory://an-output', Layout(n_samples=4, chunk_rows=2, n_columns=1))
-    >>> for block in (Block(1, 2, 4), Block(0, 0, 2)):  # in any order, and again
-    ...     output.write(block, np.full((2, 1), block.index))
-    >>> output.finish({})
-    >>> open_dataset('memory://an-output', x='predictions', y=None).X[:, 0].tolist()
-    [0.0, 0.0, 1.0, 1.0]
     """
 
     place: output_places.Place
     layout: Layout
-    is_begun: bool = False
+    is_begun: bool = field(default=False, kw_only=True)
 
     @property
     def location(self) -> locations.Location:
@@ -122,6 +114,56 @@ class Output:
     @property
     def n_samples(self) -> int:
         return self.layout.n_samples
+
+    @abstractmethod
+    def write(self, block: blocks.Block, values: np.ndarray, /) -> None:
+        """Write the rows of one block."""
+
+    @abstractmethod
+    def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
+        """Write the attributes, and move the output to its place."""
+
+    def discard(self) -> None:
+        """Remove what was written; an older output at `url` stays."""
+        self.place.discard()
+
+    def has_arrays(self) -> bool:
+        """Return whether all arrays exist, in the layout's shapes."""
+        try:
+            # A stopped job may have had another layout, and was perhaps killed while it made the arrays.
+            return self._has_shapes()
+        except Exception as error:
+            logger.debug("%s is started again: %s", self.place.staged, locations.explain(error))
+            return False
+
+    def holds(self, block: blocks.Block) -> bool:
+        """Return whether the rows of a block were written, and all their checksums are right."""
+        try:
+            return self.is_begun and self._is_written(block)
+        except StorageError:
+            return False
+
+    @abstractmethod
+    def _has_shapes(self) -> bool: ...
+
+    @abstractmethod
+    def _is_written(self, block: blocks.Block) -> bool:
+        """Read a block; raises StorageError if it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Output(StagedOutput):
+    """Rows of arrays, in blocks that begin and end on multiples of the layout's `chunk_rows`.
+
+    >>> from rff_dist.data.blocks import Block
+    >>> from rff_dist.storage.datasets import open_dataset
+    >>> output = create_output('memory://an-output', Layout(n_samples=4, chunk_rows=2, n_columns=1))
+    >>> for block in (Block(1, 2, 4), Block(0, 0, 2)):  # in any order, and again
+    ...     output.write(block, np.full((2, 1), block.index))
+    >>> output.finish({})
+    >>> open_dataset('memory://an-output', x='predictions', y=None).X[:, 0].tolist()
+    [0.0, 0.0, 1.0, 1.0]
+    """
 
     def write(self, block: blocks.Block, values: np.ndarray, /) -> None:
         """Write the rows of one block; values of several arrays lie along the last axis, or are fields.
@@ -151,26 +193,14 @@ class Output:
                         self.discard()
                 raise
 
-    def has_arrays(self) -> bool:
-        """Return whether all arrays exist, in the layout's shapes."""
-        try:
-            # A stopped job may have had another layout, and was perhaps killed while it made the arrays.
-            shapes = [self._open(name).shape for name in self.layout.parts]
-        except Exception as error:
-            logger.debug("%s is started again: %s", self.place.staged, locations.explain(error))
-            return False
-        return shapes == [(self.n_samples, *more) for _, more in self.layout.parts.values()]
+    def _has_shapes(self) -> bool:
+        shapes = {name: (self.n_samples, *more) for name, (_, more) in self.layout.parts.items()}
+        return all(self._open(name).shape == shape for name, shape in shapes.items())
 
-    def holds(self, block: blocks.Block) -> bool:
-        """Return whether the rows of a block were written, and all their checksums are right."""
-        if not self.is_begun:
-            return False
-        try:
-            for name in self.layout.parts:
-                # A writer that was killed may have left half a chunk, which its checksum shows.
-                read_rows(self._open(name), block.start, block.stop, label=f"array {name!r}")
-        except StorageError:
-            return False
+    def _is_written(self, block: blocks.Block) -> bool:
+        for name in self.layout.parts:
+            # A writer that was killed may have left half a chunk, which its checksum shows.
+            read_rows(self._open(name), block.start, block.stop, label=f"array {name!r}")
         return True
 
     def _parts(self, block: blocks.Block, values: np.ndarray) -> Sequence[np.ndarray]:
@@ -226,10 +256,6 @@ class Output:
             groups.complete(store, names, bound, place=self.location)
             self.place.publish()
 
-    def discard(self) -> None:
-        """Remove what was written; an older output at `url` stays."""
-        self.place.discard()
-
     def _open(self, name: str) -> zarr.Array[Any]:
         try:
             # Opening to write would replace a store in memory that is gone; opening to read fails.
@@ -273,11 +299,10 @@ def create_output(
             return begun
         output_places.discard(staged)
     group = chosen.create_group(attributes)
-    rows = layout.chunk_rows
     try:
         with locations.store_errors(f"{location} cannot be written"):
             for name, (base, more) in layout.parts.items():
-                shape = (layout.n_samples, *more)
+                shape, rows = (layout.n_samples, *more), layout.chunk_rows
                 create_array(group, name, shape=shape, dtype=base, chunk_rows=rows, marked=True)
     except Exception:
         chosen.discard()

@@ -25,6 +25,7 @@ import zarr
 from zarr.abc.store import Store
 
 from rff_dist import __version__
+from rff_dist.data import memory
 from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError, UnsafeModelError
 from rff_dist.storage import arrays, documents, locations, output_places
 
@@ -169,6 +170,20 @@ def add_lineage(location: locations.Location, lineage: Mapping[str, Any]) -> Non
     output_places.publish_bytes(location, store, locations.RECORD_FILE, content, expected=found)
 
 
+def plain_json(values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return a copy of JSON values, such as lists for tuples.
+
+    Raises InvalidParameterError, which says that `what` is not JSON, if they are anything else.
+    """
+    try:
+        copy: dict[str, Any] = json.loads(json.dumps(dict(values), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidParameterError(
+            f"{what} not JSON: {locations.explain(error)}; expected numbers, text, lists or dictionaries"
+        ) from error
+    return copy
+
+
 def _record_of(document: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Record:
     """Return the record of a document and its arrays; the document's keys are the record's fields."""
     versions = document["format_version"], document["rff_dist_version"]
@@ -188,18 +203,11 @@ def _checked_array(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        # A copy, because the caller's metadata may change while arrays are written.
-        text = json.dumps(dict(metadata), allow_nan=False)
-        copy: dict[str, Any] = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidParameterError(
-            f"the metadata are not JSON: {locations.explain(error)}; expected numbers, text, lists or "
-            "dictionaries"
-        ) from error
+    # A copy, because the caller's metadata may change while arrays are written.
+    copy = plain_json(metadata, "the metadata are")
     # half, to leave room for the rest of the document
-    if len(text) > documents.MAX_METADATA_BYTES // 2:
-        raise InvalidParameterError(f"{len(text):_} bytes of metadata; put large data into arrays")
+    if (n_bytes := len(json.dumps(copy))) > documents.MAX_METADATA_BYTES // 2:
+        raise InvalidParameterError(f"{n_bytes:_} bytes of metadata; put large data into arrays")
     return copy
 
 
@@ -325,7 +333,7 @@ def _describe(values: np.ndarray) -> dict[str, Any]:
 
 
 def _sha256(values: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values).reshape(-1).view(np.uint8)).hexdigest()
+    return hashlib.sha256(memory.as_bytes(values)).hexdigest()
 
 
 # -- which version of a registered model is the current one ----------------------------------------

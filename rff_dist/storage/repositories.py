@@ -135,9 +135,8 @@ def is_empty(location: locations.Location) -> bool:
     """Return whether a repository was created, but nothing was ever committed to it."""
     with _errors(f"{location} cannot be read"):
         repository = _open_repository(location)
-        if repository.list_branches() != {MAIN} or repository.list_tags():
-            return False
-        return next(iter(repository.ancestry(branch=MAIN))).parent_id is None
+        is_plain = repository.list_branches() == {MAIN} and not repository.list_tags()
+        return is_plain and next(iter(repository.ancestry(branch=MAIN))).parent_id is None
 
 
 def open_snapshot(location: locations.Location, version: str | None = None) -> tuple[Store, str, str | None]:
@@ -296,7 +295,6 @@ def tag_snapshot(location: locations.Location, tag: str, version: str | None = N
                 f"{location} has, or had, a tag {tag!r}; a tag names one version for ever. Choose "
                 "another name"
             ) from error
-        _sync_branch(location)
     return snapshot
 
 
@@ -310,7 +308,6 @@ def roll_back(location: locations.Location, version: str) -> tuple[str, str]:
     with _writer(location) as repository:
         before, after = str(repository.lookup_branch(MAIN)), find_snapshot(location, version)
         repository.reset_branch(MAIN, after, from_snapshot_id=before)
-        _sync_branch(location)
     return before, after
 
 
@@ -331,7 +328,6 @@ def expire(location: locations.Location, older_than: datetime, *, tags: bool = F
         # Icechunk keeps each earlier list of the snapshots, with their messages, for its log of operations
         # alone, which nothing here reads. It removes none of them.
         sync(locations.open_store(location, read_only=False).delete_dir(_LISTS_BEFORE))
-        _sync_branch(location)
     open_pinned.cache_clear()
     return Expired(tuple(sorted(gone)), int(summary.bytes_deleted))
 
@@ -471,9 +467,10 @@ def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterato
 
 @contextmanager
 def _writer(location: locations.Location) -> Iterator[icechunk.Repository]:
-    """Open a repository to change it, while no other process of this machine does."""
+    """Open a repository to change its branch or tags, while no other process of this machine does."""
     with _errors(f"{location} could not be changed"), _locked(location):
         yield _open_repository(location)
+        _sync_branch(location)
 
 
 def _locked(location: locations.Location) -> AbstractContextManager[object]:
@@ -485,12 +482,11 @@ def _locked(location: locations.Location) -> AbstractContextManager[object]:
 
 def _sync_since(location: locations.Location, begun: float) -> None:
     """Wait until all that was written to a repository since `begun` is on the disk."""
-    for folder in (Path(location.path, name) for name in FOLDERS):
-        for path in folder.iterdir() if folder.is_dir() else ():
+    for folder in (path for name in FOLDERS if (path := Path(location.path, name)).is_dir()):
+        for path in folder.iterdir():
             if path.stat().st_mtime > begun - 2:  # File systems round times, some to two seconds.
                 locations.fsync_path(path)
-        if folder.is_dir():
-            locations.fsync_path(folder)
+        locations.fsync_path(folder)
 
 
 def _sync_branch(location: locations.Location) -> None:

@@ -176,9 +176,15 @@ def write_batches(
         _new_group(location, how) as (group, change),
     ):
         buffer = _fill(group, batches, n_samples, how)
-        digest = _bind(location, buffer, names, attributes, versioned=change is not None)
+        digest, n_after = buffer.finish(), buffer.n_samples
+        stored = _with_names(buffer, names, attributes)
+        manifest: dict[str, Any] = {"n_samples": n_after, "chunk_rows": buffer.chunk_rows, "sha256": digest}
+        manifest[documents.LINE] = [[n_after, digest]]
         if change is not None:
-            n_after = buffer.n_samples
+            manifest |= {documents.NAME: uuid.uuid4().hex, LOADS: describe_loads(with_load([], n_after))}
+        stored[documents.MANIFEST] = manifest
+        complete(group.store, buffer.arrays, stored, place=location)
+        if change is not None:
             facts = {"change": "write", "n_before": 0, "n_after": n_after, "sha256": digest}
             change.commit(how.message or f"write {n_after:,} rows", facts)
     dtypes = {name: array.dtype for name, array in buffer.arrays.items()}
@@ -293,19 +299,9 @@ class RowBuffer:
             )
         n_rows = len(parts["X"])
         for name, array in self.arrays.items():
-            value = parts[name]
-            if value.shape[1:] != array.shape[1:] or len(value) != n_rows:
-                raise DataError(
-                    f"batch at row {self.n_samples}: {array.path} has shape {value.shape}; expected "
-                    f"{(n_rows, *array.shape[1:])}"
-                )
-            if not row_batches.can_hold(array.dtype, value.dtype):
-                raise DataError(
-                    f"batch at row {self.n_samples}: {array.path} is {value.dtype} after {array.dtype}, "
-                    "which would lose digits; convert all batches to one dtype"
-                )
+            where, shape = f"batch at row {self.n_samples}: {name}", (n_rows, *array.shape[1:])
             # in the stored dtype and before chunks are cut: the digest depends on neither batches nor chunks
-            value = value.astype(array.dtype, copy=False)
+            value = row_batches.fit(parts[name], shape, array.dtype, where, f"array {name!r}")
             self.hashes[name].update(memory.canonical_bytes(value))
             self.pending[name].append(value)
         self.n_samples += n_rows
@@ -350,16 +346,9 @@ def _fill(group: zarr.Group, batches: Iterable[RowBatch], n_samples: int | None,
     return buffer
 
 
-def _bind(
-    location: locations.Location,
-    buffer: RowBuffer,
-    names: row_batches.ColumnNames,
-    attributes: Facts,
-    *,
-    versioned: bool,
-) -> str:
-    """Finish the arrays of `location`, write attributes and manifest, and return the digest of all values."""
-    digest, stored = buffer.finish(), dict(attributes)
+def _with_names(buffer: RowBuffer, names: row_batches.ColumnNames, attributes: Facts) -> dict[str, Any]:
+    """Return a group's attributes with the names of columns."""
+    stored = dict(attributes)
     for key, columns, name in zip(("feature_names", "target_names"), names, "Xy", strict=True):
         if columns is not None and name in buffer.arrays:
             part = buffer.arrays[name]
@@ -369,18 +358,7 @@ def _bind(
             stored[key] = [str(name) for name in columns]
     if names[1] is not None and "y" not in buffer.arrays:
         raise DataError(f"`target_names`={list(names[1])} but there is no y")
-    manifest: dict[str, Any] = {
-        "n_samples": buffer.n_samples,
-        "chunk_rows": buffer.chunk_rows,
-        "sha256": digest,
-        documents.LINE: [[buffer.n_samples, digest]],
-    }
-    if versioned:
-        loads = describe_loads(with_load([], buffer.n_samples))
-        manifest |= {documents.NAME: uuid.uuid4().hex, LOADS: loads}
-    stored[documents.MANIFEST] = manifest
-    complete(buffer.arrays["X"].store, buffer.arrays, stored, place=location)
-    return digest
+    return stored
 
 
 # -- turn what `write_dataset` is given into batches -----------------------------------------------
@@ -405,7 +383,10 @@ def read_source(
             raise DataError(f"{name} is given without y; only training rows have it. Give y too")
     if row_batches.is_lazy(X):
         return row_batches.lazy_batches([X, y, sample_weight, groups, ids]), None
-    labels = {"y": y if _holds_labels(y) else None, "groups": groups, "ids": ids}
+    # A vector of text, integers or booleans holds labels, which keep their type.
+    targets = y if isinstance(y, zarr.Array) else np.asarray(y)
+    has_labels = targets.ndim == 1 and targets.dtype.kind in "biuUTO"
+    labels = {"y": y if has_labels else None, "groups": groups, "ids": ids}
     columns = {name: as_column(part, name=name) for name, part in labels.items() if part is not None}
     y = None if "y" in columns else y
     dataset: datasets.ZarrDataset | memory.ArrayDataset
@@ -417,19 +398,9 @@ def read_source(
         dataset = datasets.dataset_from_arrays(X, y, sample_weight)
     else:
         dataset = memory.ArrayDataset(X, y, sample_weight)
-    for name, column in columns.items():
-        if column.n_samples != dataset.n_samples:
-            raise DataError(
-                f"{name} has {column.n_samples:_} rows and X {dataset.n_samples:_}; expected a row of {name} "
-                "for each row of X"
-            )
+    n_rows = {name: column.n_samples for name, column in columns.items()}
+    memory.require_rows({"X": dataset.n_samples, **n_rows})
     return _stored_batches(dataset, columns), dataset.n_samples
-
-
-def _holds_labels(y: Any) -> bool:
-    """Return whether y is a vector of text, integers or booleans: labels, which keep their type."""
-    values = y if isinstance(y, zarr.Array) else np.asarray(y)
-    return values.ndim == 1 and values.dtype.kind in "biuUTO"
 
 
 def _stored_batches(

@@ -13,7 +13,7 @@ from rff_dist.engines.progress import BlockDone, PassResumed
 from rff_dist.errors import ConflictError, OutputExistsError, StorageError
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import list_arrays
-from rff_dist.storage.documents import create_bytes
+from rff_dist.storage.documents import replace_bytes
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.storage.locations import list_names, open_store, parse_location, read_bytes
 from rff_dist.storage.outputs import Layout, create_output
@@ -333,8 +333,8 @@ def test_answer_that_was_lost_is_not_taken_for_another_writers_claim(server):
     store = open_store(parse_location(server.url("claims")), read_only=False)
     for status in (503, 0, -1):
         server.fail(1, status=status, method="PUT")
-        assert create_bytes(store, str(status), b"mine", where="claims")
-        assert not create_bytes(store, str(status), b"yours", where="claims")
+        assert replace_bytes(store, str(status), b"mine", expected=None, where="claims")
+        assert not replace_bytes(store, str(status), b"yours", expected=None, where="claims")
         assert server.read(f"claims/{status}") == b"mine"
 
 

@@ -13,7 +13,7 @@ from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
-    from rff_dist.storage import corrections, locations
+    from rff_dist.storage import appending, locations
 
 group = shell.make_group("data", "List the versions of datasets; correct, delete, roll back and expire.")
 _DATA = fields.option("Path or URL of a versioned dataset.", argument=True, unit="DATA")
@@ -199,7 +199,7 @@ def _versioned(data: str) -> locations.Location:
     return location
 
 
-def _corrected(data: str, what: str, corrected: corrections.Corrected) -> Document:
+def _corrected(data: str, what: str, corrected: appending.Changed) -> Document:
     facts = {
         "rows": words.change_words(corrected.n_before, corrected.n_after),
         "version": corrected.version or None,

@@ -171,7 +171,7 @@ def update_from(
         asked = fields.values_of(job, "backfill", "window", "half_life")
         # In a folder the lock is held from here to the publication, so that no other run takes the same rows.
         rows = do("find new rows", new_rows.find_new_rows, champion, dataset, refusals=refusals, **asked)
-        dataset, record = rows.read_once(dataset), _describe_rows(job, dataset, rows, refusals)
+        dataset, record = rows.differences.after or dataset, _describe_rows(job, dataset, rows, refusals)
         # No engine is opened: most nights bring nothing, and starting a cluster takes longer than the look.
         if rows.is_nothing:
             record |= {"decision": "nothing new", "reason": _why_nothing(rows, record)}
@@ -333,7 +333,7 @@ def _describe_rows(
         "table": sources.followed_table(prepare.attributes_of(dataset)),
         **fields.values_of(rows, "n_before", "n_after"),
         "n_new": rows.n_samples,
-        "n_replaced": 0 if rows.came is None else rows.came.n_samples,
+        "n_replaced": 0 if rows.differences.came is None else rows.differences.came.n_samples,
         "n_gone": rows.n_gone,
         "new": [list(ends) for ends in rows.ranges],
         "left_out": [list(ends) for ends in rows.left_out],
@@ -375,7 +375,7 @@ def _describe_update(
     """Return the facts about an update that the new model's card keeps."""
     facts: Summary = {
         "added": [list(ends) for ends in rows.ranges],
-        "n_replaced": 0 if rows.came is None else rows.came.n_samples,
+        "n_replaced": 0 if rows.differences.came is None else rows.differences.came.n_samples,
         "n_gone": rows.n_gone,
         "parent_digest": champion.digest(),
         "gate": reason,

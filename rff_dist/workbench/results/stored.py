@@ -29,8 +29,6 @@ def stored_document(path: str) -> Document:
             raise  # it is a model, but cannot be read
     else:
         return _describe_record(path, stored, versions.RegisteredModel(path).current())
-    if "://" not in path and not Path(path).is_dir():
-        datasets.open_dataset(path)  # raises an error that says what is there instead
     attributes, arrays = datasets.list_arrays(path)
     shown = {name: value for name, value in attributes.items() if name != "rff_dist"}
     mark = attributes.get("rff_dist")

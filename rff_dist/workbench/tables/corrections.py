@@ -14,7 +14,7 @@ from rff_dist.workbench.tables import files, ingest, roles
 from rff_dist.workbench.tables.rows import Input, Journal
 
 
-def correct(source: PathLike, url: PathLike, *, by: str, message: str | None = None) -> corrections.Corrected:
+def correct(source: PathLike, url: PathLike, *, by: str, message: str | None = None) -> appending.Changed:
     """Replace rows of a versioned dataset by those of a table, in one commit.
 
     `source`: one file, as `ingest` takes it, with the dataset's columns by their names.

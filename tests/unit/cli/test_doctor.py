@@ -39,7 +39,7 @@ def test_a_failure_exits_1_and_the_lines_are_shown(tmp_path):
     result = run("doctor", tmp_path / "nothing")
     assert result.exit_code == 1
     assert "1 failure" in result.stdout
-    assert "nothing is at" in " ".join(result.stdout.split())
+    assert "nothing is there" in " ".join(result.stdout.split())
 
 
 def test_arrays_without_checksums_and_chunks_that_cut_rows_are_warned_of(tmp_path):

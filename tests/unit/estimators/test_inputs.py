@@ -257,7 +257,7 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
     ("given", "error", "said"),
     [
         (lambda X, y: (da.from_array(X), None), DataError, "RFFRidge requires y to be passed"),
-        (lambda X, y: (da.from_array(X), y, np.ones(3)), DataError, "sample_weight has shape (3,"),
+        (lambda X, y: (da.from_array(X), y, np.ones(3)), DataError, "[300, 300, 3] (X, y, sample_weight)"),
         (lambda X, y: (da.from_array(X), y, -np.ones(N)), DataError, "sample_weight is -1.0 in row 0"),
         (lambda X, y: (da.from_array(X), y, np.zeros(N)), DataError, "all sample weights are zero"),
         (lambda X, y: (zarr_array(X, (64, 4)), y[:-1]), DataError, "299"),

@@ -500,8 +500,8 @@ class TestArrayDataset:
         ("arguments", "message"),
         [
             ((np.ones(3),), "2 axes"),
-            ((np.ones((3, 2)), np.ones(2)), "a row of y for each row of X"),
-            ((np.ones((3, 2)), None, np.ones(2)), r"sample_weight has shape \(2,\); expected \(3,\)"),
+            ((np.ones((3, 2)), np.ones(2)), r"inconsistent numbers of samples: \[3, 2\] \(X, y\)"),
+            ((np.ones((3, 2)), None, np.ones(2)), r"samples: \[3, 2\] \(X, sample_weight\)"),
             ((np.ones((3, 2), dtype=complex),), "dtype complex128"),
         ],
     )

@@ -7,7 +7,7 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from rff_dist.errors import OutputBusyError, StorageError
 from rff_dist.storage import documents
-from rff_dist.storage.documents import create_bytes, read_tagged, replace_bytes
+from rff_dist.storage.documents import read_tagged, replace_bytes
 
 
 def object_store():
@@ -33,7 +33,7 @@ def store(request, tmp_path):
 
 
 def create(store, content):
-    return create_bytes(store, "a/key", content, where="here")
+    return replace_bytes(store, "a/key", content, expected=None, where="here")
 
 
 def replace(store, content, expected):

@@ -200,7 +200,7 @@ def test_a_full_disk_ends_keeping_and_not_the_job(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rff_dist.storage.locations.write_parts", full)
+    monkeypatch.setattr("rff_dist.storage.locations.write_bytes", full)
     with caplog.at_level(logging.WARNING):
         ledger.put(NAME, range(1), WHOLE)
     assert "No space left" in caplog.text
