@@ -314,12 +314,17 @@ def _json_array(path: Path, stream: Any) -> tables.Table:
     rows = standard_json.loads(stream.read())
     if not all(isinstance(row, dict) for row in rows):
         raise StorageError(f"{path} holds an array of JSON; expected an array of objects, one for each row")
-    table = pyarrow.Table.from_pylist(rows)
+    return memory_table(path.name, pyarrow.Table.from_pylist(rows))
+
+
+def memory_table(name: str, rows: pyarrow.Table, notes: Sequence[str] = ()) -> tables.Table:
+    """Return rows in memory as a table."""
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        yield from table.select(list(types)).to_batches()
+        for batch in rows.to_batches(tables.rows_per_batch(8 * len(types))):
+            yield tables.cast_columns(batch, types, name)
 
-    return tables.Table(path.name, table.schema, batches, table.num_rows)
+    return tables.Table(name, rows.schema, batches, rows.num_rows, notes)
 
 
 def spool(table: tables.Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> tables.Table:

@@ -385,7 +385,9 @@ def _follow(dataset: appending.Editing, lake: lakes.Lake, roles: Roles, message:
     used |= {*(dataset.names("target_names") or ()), *(recipe.inputs if recipe is not None else ())}
     changes = lake.read_changes(since, [name for name in lake.rows.schema.names if name in used], key)
     journal = Journal()
-    opened = [Input(lake.source, changes.as_table(lake.rows.name), Path(lake.rows.name))]
+    opened = [
+        Input(lake.source, array_files.memory_table(lake.rows.name, changes.rows), Path(lake.rows.name))
+    ]
     batches = read_onto(dataset, opened, roles, journal)
 
     merged = lakes.merge(

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,9 +14,9 @@ import pyarrow
 from rff_dist.data import columns as row_columns
 from rff_dist.data import row_batches
 from rff_dist.data import sources as row_sources
-from rff_dist.errors import DataError
+from rff_dist.errors import DataError, RFFDistError, StorageError
 from rff_dist.recipes import tables
-from rff_dist.storage import appending, corrections
+from rff_dist.storage import appending, corrections, locations
 from rff_dist.storage.columns import ID
 from rff_dist.typing import IntArray
 from rff_dist.workbench.tables.roles import check_column
@@ -140,14 +141,17 @@ class Changes:
     ids: np.ndarray
     before: IntArray
 
-    def as_table(self, name: str) -> tables.Table:
-        """Return the rows as a table to be read."""
-        return tables.Table(
-            name,
-            self.rows.schema,
-            lambda types: (tables.cast_columns(batch, types, name) for batch in self.rows.to_batches()),
-            self.rows.num_rows,
-        )
+
+@contextmanager
+def reading(location: locations.Location, kind: str, advice: str = "") -> Iterator[None]:
+    """Raise StorageError, with advice, if a table of this kind cannot be read."""
+    try:
+        yield
+    except RFFDistError:
+        raise
+    except Exception as error:  # of catalogs, stores, DataFusion and Arrow, which have no common class
+        why = locations.explain(error)
+        raise StorageError(f"{location} cannot be read as {kind}: {why}{advice}") from error
 
 
 def merge(
