@@ -58,7 +58,14 @@ class Connection:
         if self.sql is None:
             return None
         if self.connection_block is not None:
-            return _read_secret(self.connection_block)
+            try:
+                secret: Any = Secret.load(self.connection_block)
+            except ValueError:
+                raise InvalidParameterError(
+                    f"there is no Secret block {self.connection_block!r} on the Prefect server; make one "
+                    "that holds the database's URL"
+                ) from None
+            return str(secret.get())
         variable = self.connection_variable or queries.CONNECTION_VARIABLE
         if variable not in os.environ:
             raise InvalidParameterError(
@@ -74,17 +81,6 @@ class IngestParameters(running.Form):
     specs = (Connection, specs.Ingest)
     # It only appends, and takes the database's URL from a block or a variable.
     without = ("append", "connection", "holdout", "holdout_by", "message", "overwrite", "seed", "test")
-
-
-def _read_secret(block: str) -> str:
-    try:
-        secret: Any = Secret.load(block)
-    except ValueError:
-        raise InvalidParameterError(
-            f"there is no Secret block {block!r} on the Prefect server; make one that holds the database's "
-            "URL"
-        ) from None
-    return str(secret.get())
 
 
 @running.job_flow(

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ClassVar, cast
 from uuid import UUID
@@ -176,8 +176,13 @@ def job_flow[F: Form, R](
         @wraps(function)
         def run(**values: Any) -> R:
             parent = lineage.Parent("prefect", name, this_run.id or "")
+            try:
+                form = asked(**values)
+            except errors.InvalidParameterError as error:
+                message = f"the flow's parameters do not fit: {redact(str(error))}"
+                raise errors.InvalidParameterError(message) from None
             with watching.part_of(parent) if this_run.id else nullcontext():
-                result = function(_checked(asked, values))
+                result = function(form)
             # Prefect takes a state for the run's last one, and gives its data to whoever called the flow.
             return cast("R", outcomes.end(cast("Any", result), values, publishes=publishes))
 
@@ -209,14 +214,6 @@ def job_flow[F: Form, R](
         )
 
     return make
-
-
-def _checked[F: Form](asked: type[F], values: dict[str, Any]) -> F:
-    try:
-        return asked(**values)
-    except errors.InvalidParameterError as error:
-        message = f"the flow's parameters do not fit: {redact(str(error))}"
-        raise errors.InvalidParameterError(message) from None
 
 
 def step[**P, R](run_name: str, *, delays: Sequence[float] = ()) -> Callable[[Callable[P, R]], Task[P, R]]:
@@ -295,16 +292,12 @@ def runner_of(
             tell(log, result)
         return result
 
-    @contextmanager
-    def open_timed(n_samples: int) -> Iterator[protocol.Engine]:
-        with open_engine(parameters, log, n_samples) as engine, (clock or Clock()).watching(engine):
-            yield engine
-
     def machines(n_samples: int) -> Machines | None:
         return limits.machines_of(_cluster_for(parameters, n_samples)) if _lent_engine.get() is None else None
 
     holder = f"flow run {this_run.name} of {this_run.flow_name}" if this_run.id else "a flow"
-    return Runner(open_timed, call, holder, limits=limited, machines=machines)
+    opened = partial(open_engine, parameters, log, clock=clock)
+    return Runner(opened, call, holder, limits=limited, machines=machines)
 
 
 def _cluster_for(parameters: Form, n_samples: int) -> Cluster:
@@ -314,10 +307,13 @@ def _cluster_for(parameters: Form, n_samples: int) -> Cluster:
 
 
 @contextmanager
-def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol.Engine]:
+def open_engine(
+    parameters: Form, log: Any, n_samples: int, *, clock: Clock | None = None
+) -> Iterator[protocol.Engine]:
     """Open the engine that the parameters name, or take the one that was lent to the flow.
 
     `n_samples`: rows that the flow passes over.
+    `clock`: times the passes.
     Raises JobTimeoutError if the context takes longer than `timeout_minutes`; InvalidParameterError if an
       engine was lent and the parameters name another.
     """
@@ -341,6 +337,8 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol
             )
         if limited.performance_report is not None:
             stack.enter_context(_reported(engine, limited.performance_report, log))
+        if clock is not None:
+            stack.enter_context(clock.watching(engine))
         yield engine
 
 

@@ -11,7 +11,6 @@ import re
 import shlex
 import sys
 import traceback
-import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -60,11 +59,6 @@ def _show_line(level: str, message: str, view: Text, members: Mapping[str, Any] 
         sys.stderr.write(logs.json_line(level, message, members=members) + "\n")
     else:
         err.print(view, soft_wrap=True)
-
-
-def run_in_log() -> contextlib.AbstractContextManager[Any]:
-    """Give this run a name in the JSON lines of the log."""
-    return logs.of_run(uuid.uuid4().hex[:12]) if settings.logs_json() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

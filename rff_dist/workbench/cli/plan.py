@@ -21,7 +21,6 @@ from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
     from rff_dist.data import blocks
-    from rff_dist.engines.cluster import Cluster
     from rff_dist.fitting.plan import Machines, Plan
 
 

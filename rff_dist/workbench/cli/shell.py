@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -119,12 +120,14 @@ class Command:
             return messages.report_error(error, self.title, as_json="json" in given)
         places = [one.name for one in self.options if one.declared.writes]
         values: dict[str, Any] = {}
-        with messages.run_in_log():
+        # a name for this run in the JSON lines of the log
+        with logs.of_run(uuid.uuid4().hex[:12]) if settings.logs_json() else contextlib.nullcontext():
             try:
                 with (
                     _signals(),
                     messages.show_messages(debug=shown.debug),
-                    _stdout_free(shown.json),
+                    # What libraries print goes to standard error: standard output gets the document only.
+                    contextlib.redirect_stdout(sys.stderr) if shown.json else contextlib.nullcontext(),
                     display.progress(self.title) if self.progress else contextlib.nullcontext(),
                 ):
                     arguments, values = self.read(given)
@@ -311,8 +314,3 @@ def _signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:
-    """With `--json`, send what libraries print to standard error: standard output gets the document only."""
-    return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()

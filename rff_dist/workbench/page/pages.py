@@ -290,7 +290,7 @@ def _draw_distributions(
         axes.set_yticks([])
         pictures.plain_axes(axes)
     words = "Distributions of the columns: histograms, and the rows of each level."
-    page.picture(html.png_of(figure), words, words)
+    page.picture(pictures.png_of(figure), words, words)
 
 
 def _draw_scores(page: document.Document, comparison: verdict.Comparison) -> None:
@@ -299,9 +299,10 @@ def _draw_scores(page: document.Document, comparison: verdict.Comparison) -> Non
     title = describe.TITLES[comparison.measure]
     figure = pictures.bars_of(found, f"{title}, with its {verdict.LEVEL:.0%} interval")
     shown = "; ".join(f"{name} {value_words(value)}" for name, (value, _, _) in found.items())
+    about = f"{title} on {comparison.rows_words}: {shown}."
     better = "Larger" if comparison.measure in ("accuracy", "r2") else "Smaller"
     words = f"{better} is better. Models are compared row by row, which shows more than these intervals."
-    page.picture(html.png_of(figure), f"{title} on {comparison.rows_words}: {shown}.", words, shrinks=True)
+    page.picture(pictures.png_of(figure), about, words, shrinks=True)
 
 
 def _worst_rows(
@@ -363,7 +364,7 @@ def _residual_section(
         low, median, high = _rounded(np.quantile(residuals, [0.05, 0.5, 0.95]), residuals.std())
         words = f"Nine of ten residuals lie between {low} and {high}; their median is {median}."
         page.picture(
-            html.png_of(figure),
+            pictures.png_of(figure),
             f"Left: observed against predicted {name}, around the diagonal. Middle: residuals against "
             f"predictions. Right: histogram of the residuals. {words}",
             words,
@@ -388,7 +389,7 @@ def _draw_residuals_by_column(
         columns.label_values(axes, sample, column)
     names = ", ".join(sample.names[column] for column in order)
     page.picture(
-        html.png_of(figure),
+        pictures.png_of(figure),
         f"Residuals against {names}.",
         "Residuals against the columns that they vary most with. A trend is what the model misses.",
     )
@@ -491,7 +492,7 @@ def _draw_roc(page: document.Document, positive: NDArray[np.bool_], scores: NDAr
     axes.plot([0, 1], [0, 1], **_GUIDE)
     pictures.plain_axes(axes, f"share of other rows that are called {name}", f"share of {name} that is found")
     words = f"ROC curve of {name}: the area under it (ROC AUC) is {area:.3f}; 0.5 is chance, 1 is perfect."
-    page.picture(html.png_of(figure), words, words, shrinks=True)
+    page.picture(pictures.png_of(figure), words, words, shrinks=True)
 
 
 def _choice_section(page: document.Document, model: models.RidgeModel) -> None:

@@ -299,7 +299,13 @@ def json_table(path: Path) -> tables.Table:
     with tables.opening(path, "JSON lines"):
         with pyarrow.input_stream(str(path), compression="detect") as stream:
             if stream.read(64).lstrip()[:1] == b"[":  # one array of objects, which is read as a whole
-                return _json_array(path, stream)
+                stream.seek(0)
+                rows = standard_json.loads(stream.read())
+                if not all(isinstance(row, dict) for row in rows):
+                    raise StorageError(
+                        f"{path} holds an array of JSON; expected an array of objects, one for each row"
+                    )
+                return memory_table(path.name, pyarrow.Table.from_pylist(rows))
         schema = open_it(None).schema
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
@@ -307,14 +313,6 @@ def json_table(path: Path) -> tables.Table:
             yield from open_it(types)
 
     return tables.Table(path.name, schema, batches, None)
-
-
-def _json_array(path: Path, stream: Any) -> tables.Table:
-    stream.seek(0)
-    rows = standard_json.loads(stream.read())
-    if not all(isinstance(row, dict) for row in rows):
-        raise StorageError(f"{path} holds an array of JSON; expected an array of objects, one for each row")
-    return memory_table(path.name, pyarrow.Table.from_pylist(rows))
 
 
 def memory_table(name: str, rows: pyarrow.Table, notes: Sequence[str] = ()) -> tables.Table:

@@ -357,7 +357,8 @@ def ingest_more(
         batches = read_onto(dataset, opened, roles, journal)
 
         def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
-            is_known = not journal.n_read or journal.digests & row_sources.known_digests(attributes)
+            digests = {str(entry["sha256"]) for entry in journal.entries}
+            is_known = not journal.n_read or digests & row_sources.known_digests(attributes)
             # A query may find the rows that it found the last time; then nothing is appended.
             return None if opened[0].is_query and is_known else _facts(roles, journal, attributes)
 
@@ -388,16 +389,9 @@ def _follow(dataset: appending.Editing, lake: lakes.Lake, roles: Roles, message:
     opened = [
         Input(lake.source, array_files.memory_table(lake.rows.name, changes.rows), Path(lake.rows.name))
     ]
-    batches = read_onto(dataset, opened, roles, journal)
-
-    merged = lakes.merge(
-        dataset,
-        lake,
-        changes,
-        batches,
-        facts=lambda: _facts(roles, journal, attributes),
-        message=message,
-    )
+    read = [dataset.fit_batch(batch, 0) for batch in read_onto(dataset, opened, roles, journal)]
+    facts = _facts(roles, journal, attributes)
+    merged = lakes.merge(dataset, lake, changes, read, facts, message)
     n_after = n_before + merged.n_added - merged.n_deleted
     return Ingested(
         n_before,

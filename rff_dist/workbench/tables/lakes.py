@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -158,22 +158,20 @@ def merge(
     dataset: appending.Editing,
     lake: Lake,
     changes: Changes,
-    batches: Iterable[row_batches.RowBatch],
-    *,
-    facts: Callable[[], dict[str, Any]],
-    message: str | None = None,
+    read: Sequence[Mapping[str, np.ndarray]],
+    attributes: dict[str, Any],
+    message: str | None,
 ) -> corrections.Merged:
     """Bring a dataset to a version of the table that it follows, in one commit.
 
-    `batches`: the changed rows, as read for the dataset; rows that were dropped are not in them.
-    `facts`: called when the batches are read; returns the attributes that change next to the table's entry.
+    `read`: the changed rows, as arrays of the dataset; rows that were dropped are not in them.
+    `attributes`: those that change next to the table's entry.
     `message`: why, kept with the version.
     Raises DataError if the dataset does not hold what the table held.
     """
-    read = [dataset.fit_batch(batch, 0) for batch in batches]
     empty = {name: np.empty((0, *header.shape[1:]), header.dtype) for name, header in dataset.headers.items()}
     parts = {name: np.concatenate([part[name] for part in (empty, *read)]) for name in empty}
-    attributes, n_new = facts(), len(parts["X"])
+    n_new = len(parts["X"])
     entry = lake.find_entry(known := row_sources.known_sources(dataset.attributes), dataset.location)
     since, may_lack = entry[row_sources.TABLE]["version"], attributes.get(DROPPED, 0) > 0
     rows, gone = np.full(n_new, -1), np.empty(0, np.int64)

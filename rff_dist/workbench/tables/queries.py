@@ -117,7 +117,11 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.Table]:
             yield table
         return
     try:
-        arguments = _connect_arguments(url)
+        # Without it a driver waits for a database that takes the connection and answers nothing; SQLAlchemy
+        # has no option for it. SQLite has no server, and waits 5 s for its lock.
+        known = url.get_driver_name() in ("psycopg", "psycopg2", "pymysql", "mysqldb")
+        bounded = known and "connect_timeout" not in url.query
+        arguments = {"connect_timeout": _CONNECT_S} if bounded else {}
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=arguments)
     except ImportError as error:
         raise MissingDependencyError(
@@ -207,15 +211,6 @@ def _plain(
     except pyarrow.ArrowException:
         raise _other_values(name, kind, start, len(column)) from None
     return column
-
-
-def _connect_arguments(url: Any) -> dict[str, Any]:
-    """Return what makes a driver give up a database that takes the connection and answers nothing.
-
-    SQLAlchemy has no option for it. SQLite has no server, and waits 5 s for its lock.
-    """
-    known = url.get_driver_name() in ("psycopg", "psycopg2", "pymysql", "mysqldb")
-    return {"connect_timeout": _CONNECT_S} if known and "connect_timeout" not in url.query else {}
 
 
 def _read_url(query: Query) -> Any:

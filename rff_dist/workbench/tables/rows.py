@@ -110,10 +110,6 @@ class Journal:
     n_seen: int = 0
     dropped: int = 0
 
-    @property
-    def digests(self) -> set[str]:
-        return {str(entry["sha256"]) for entry in self.entries}
-
 
 def read_tables(
     opened: Sequence[Input], plan: TablePlan, journal: Journal, selection: RowSelection | None
