@@ -216,7 +216,7 @@ def job_flow[F: Form, R](
     return make
 
 
-def step[**P, R](run_name: str, *, delays: Sequence[float] = ()) -> Callable[[Callable[P, R]], Task[P, R]]:
+def step[**P, R](function: Callable[P, R], run_name: str, *, delays: Sequence[float] = ()) -> Task[P, R]:
     """Make a function a task, whose result Prefect neither caches nor stores.
 
     `run_name`: name of its runs.
@@ -231,11 +231,7 @@ def step[**P, R](run_name: str, *, delays: Sequence[float] = ()) -> Callable[[Ca
             "retry_delay_seconds": list(delays),
             "retry_condition_fn": _is_worth_another_try,
         }
-
-    def make(function: Callable[P, R]) -> Task[P, R]:
-        return Task(function, task_run_name=run_name, cache_policy=NO_CACHE, persist_result=False, **options)
-
-    return make
+    return Task(function, task_run_name=run_name, cache_policy=NO_CACHE, persist_result=False, **options)
 
 
 def _is_worth_another_try(_: Any, run: TaskRun, state: State[Any]) -> bool:
@@ -284,7 +280,7 @@ def runner_of(
             results[:] = [steps[0]()]
 
         try:
-            step(name, delays=limited.delays if repeatable else ())(run)()
+            step(run, name, delays=limited.delays if repeatable else ())()
         finally:
             steps.clear()  # Prefect keeps `run` and what it returns: they hold no sums in memory
         result = results.pop()

@@ -12,8 +12,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -66,9 +65,8 @@ _SHARED = tuple(fields.options_of(Shown))
 _ABOUT_SOURCES = ("config", "print_config", "help_all")
 
 
-@dataclass(frozen=True, slots=True)
 class Command:
-    """A command: a function of specs and of options of its own.
+    """A command: a function of specs and of options of its own, which its signature declares.
 
     `title`: its name, with that of its group.
     `parts`: for each parameter of the function, a spec and those of its options that the command takes; or no
@@ -76,24 +74,17 @@ class Command:
     `progress`: whether its progress is shown for it.
     """
 
-    function: Callable[..., Document]
-    title: str
-    parts: Mapping[str, tuple[type | None, Sequence[fields.Option]]]
-    progress: bool
-
-    @classmethod
-    def of(cls, function: Callable[..., Document], title: str, *, progress: bool) -> Command:
-        """Return the command that a function's signature declares."""
-        parts: dict[str, tuple[type | None, Sequence[fields.Option]]] = {}
+    def __init__(self, function: Callable[..., Document], title: str, *, progress: bool) -> None:
+        self.function, self.title, self.progress = function, title, progress
+        self.parts: dict[str, tuple[type | None, Sequence[fields.Option]]] = {}
         for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
             if isinstance(parameter.default, dataclasses.Field):
-                parts[name] = None, [fields.declared(name, parameter.annotation, parameter.default)]
+                self.parts[name] = None, [fields.declared(name, parameter.annotation, parameter.default)]
                 continue
             is_annotated = get_origin(parameter.annotation) is Annotated
             spec, *only = get_args(parameter.annotation) if is_annotated else (parameter.annotation,)
             options = [one for one in fields.options_of(spec) if not only or one.name in only]
-            parts[name] = spec, options
-        return cls(function, title, parts, progress)
+            self.parts[name] = spec, options
 
     @property
     def options(self) -> list[fields.Option]:
@@ -167,7 +158,7 @@ def command(
     def register(function: Callable[..., Document]) -> App:
         called = name or function.__name__
         title = called if group is None else f"{group.name[0]} {called}"
-        made = Command.of(function, title, progress=progress)
+        made = Command(function, title, progress=progress)
         panels = dict.fromkeys([help.ARGUMENTS, *(help.panel_of(one) for one in made.options)])
         groups = {panel: Group(panel, sort_key=i) for i, panel in enumerate(panels)}
         keywords = [_parameter(one, groups[help.panel_of(one)]) for one in made.options]

@@ -48,7 +48,7 @@ class Train:
     )
 
     def __post_init__(self) -> None:
-        self.folds.check(self.options.alpha, self.options.n_components)
+        self.folds.check(self.options.alpha)
         self.fit.check()
 
     @cached_property
@@ -353,7 +353,6 @@ class Ingest:
     on_nan: Literal["error", "drop"] = fields.option(
         "Effect of a row with a missing or infinite value. error: it stops the job. drop: it is left out.",
         "error",
-        unit="error|drop",
     )
     chunk_rows: fields.Count | None = fields.option(
         "Number of rows of a chunk, in a new dataset. By default chosen by size.", None, unit="ROWS"
@@ -407,7 +406,6 @@ class Split:
         "Choice of the rows to test on. random: by a hash of their ids or numbers. group: by a hash of their "
         "groups, which stay together. time: the last rows.",
         "random",
-        unit="random|group|time",
     )
     groups: str = fields.option("Name of the array of groups.", "groups")
     time: str | None = fields.option(

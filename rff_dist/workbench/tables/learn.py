@@ -300,7 +300,6 @@ class _Outputs:
         return [by_place[i] for i in self.order]
 
 
-@dataclass(slots=True)
 class _Levels:
     """The levels of a column of text: their counts, and sums of the outputs by fold and level.
 
@@ -308,15 +307,14 @@ class _Levels:
     `weights`: numbers of rows with targets, of shape (n_folds, n_levels).
     """
 
-    index: dict[str, int] = field(default_factory=dict)
-    n_characters: int = 0
-    counts: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    n_missing: int = 0
-    n_given_up: int = 0
-    weights: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0)))
-    sums: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0, 0)))
-    squares: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0, 0)))
-    pivot: FloatArray | None = None
+    def __init__(self) -> None:
+        self.n_missing = self.n_given_up = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.index: dict[str, int] = {}
+        self.n_characters, self.counts = 0, np.zeros(0, np.int64)
+        self.drop_sums()
 
     def add(self, column: pyarrow.Array, rows: IntArray, Y: FloatArray | None, folds: IntArray) -> None:
         if self.n_given_up or not len(rows):
@@ -360,13 +358,13 @@ class _Levels:
     def give_up(self) -> None:
         """Free the memory, and remember how many levels there were."""
         self.n_given_up = len(self.index)
-        self.index, self.n_characters, self.counts = {}, 0, np.zeros(0, np.int64)
-        self.drop_sums()
+        self._begin()
 
     def drop_sums(self) -> None:
         """Free the sums of outputs."""
-        empty = _Levels()
-        self.weights, self.sums, self.squares, self.pivot = empty.weights, empty.sums, empty.squares, None
+        self.weights: FloatArray = np.zeros((_FOLDS.n_folds, 0))
+        self.sums, self.squares = np.zeros((2, _FOLDS.n_folds, 0, 0))
+        self.pivot: FloatArray | None = None
 
     def encoder(
         self, name: str, encoding: Encoding, outputs: _Outputs | None, n_rows: int
