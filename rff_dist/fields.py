@@ -15,10 +15,12 @@ import difflib
 import functools
 import os
 import textwrap
+import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAliasType, dataclass_transform, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Len, Lt
@@ -215,6 +217,17 @@ def check_names(names: Iterable[str], known: Iterable[str], *, what: str = "opti
         if name not in known:
             near = did_you_mean(name, known) or f"; expected one of {', '.join(known)}"
             raise InvalidParameterError(f"there is no {what} `{name}`{near}")
+
+
+def read_toml(name: str, path: str) -> dict[str, Any]:
+    """Return the values of the TOML file that an option names.
+
+    Raises InvalidParameterError if it cannot be read.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidParameterError(f"`{name}` is {path!r}, but: {error}; expected a TOML file") from error
 
 
 # -- types -----------------------------------------------------------------------------------------

@@ -96,11 +96,7 @@ class Clustering:
         writes=True,
     )
     overwrite: bool = fields.option("Replace what is there, at the end of the job.", False)
-    register: bool = fields.option(
-        "Publish the centres as the next version of a registered model, whose folder `model` then is, such "
-        "as models/NAME. Versions are never replaced.",
-        False,
-    )
+    register: bool = fields.like(places.Destination, "register")
     lloyd: LloydOptions
     labels: str | None = fields.option(
         "Name of an array of known labels to compare the clusters with, by the adjusted Rand index and "
@@ -151,9 +147,7 @@ class Predict:
     probabilities: bool = fields.option(
         "Write the probabilities of all classes too, as 'probabilities'. For a classifier.", False
     )
-    distances: bool = fields.option(
-        "Write the distances to all centres too, as 'distances'. For clusters.", False
-    )
+    distances: bool = fields.like(Clustering, "distances", more=" For clusters.")
     principal: bool = fields.option(
         "Write the principal components too, as 'principal'. For clusters that were found in them.", False
     )
@@ -363,9 +357,7 @@ class Ingest:
         "rows cannot be appended later.",
         False,
     )
-    message: str | None = fields.option(
-        "Reason, which is kept with the version of the dataset.", None, unit="TEXT"
-    )
+    message: str | None = fields.like(Forget, "message")
 
     def __post_init__(self) -> None:
         if bool(self.sources) == (self.sql is not None):
