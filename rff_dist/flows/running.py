@@ -115,9 +115,8 @@ def _place_of(parameters: Mapping[str, Any]) -> str:
 
     The parameters may be of any type: a run gets its name before they are checked.
     """
-    places = [parameters.get(name) for name in ("model", "output", "data")]
-    url = next((redact(place) for place in places if isinstance(place, str)), "")
-    return url.rstrip("/").rpartition("/")[2].removesuffix(".zarr")
+    places = (outcomes.name_of(parameters.get(name)) for name in ("model", "output", "data"))
+    return next(filter(None, places), "")
 
 
 def _run_name() -> str:

@@ -200,7 +200,10 @@ def model_page(
     ]
     page = document.Document(f"Report: {redact(place)}", lead=lead, chips=[*filter(None, chips)])
     if update is not None:
-        update_section(page, update)
+        refused = update["decision"].endswith("kept")
+        not_published = "The updated model, which this page describes, was not published."
+        page.section("The update", not_published if refused else "")
+        page.parts.append(updates.update_facts(update))
     score_section(page, model, comparison, metrics, None if update is None else update["gate"])
     if comparison is not None and comparison.classes is not None:
         _confusion_section(page, comparison, comparison.classes)
@@ -559,7 +562,7 @@ def _approximation_section(
     )
 
 
-# -- the sections on a model's errors on rows that it was not trained on, and on an update ---------
+# -- the section on a model's errors on rows that it was not trained on ----------------------------
 
 
 def score_section(
@@ -602,15 +605,6 @@ def _own_table(page: document.Document, caption: str, errors: Mapping[str, Any])
     header = ("model", *(describe.TITLES[name] for name in names))
     shown = (errors_words(errors[name], errors.get(f"{name}_standard_error")) for name in names)
     page.table(caption, header, [("this model", *shown)])
-
-
-def update_section(page: document.Document, record: Mapping[str, Any]) -> None:
-    """Add the section about an update; `record`: `workbench.jobs.refresh.Updated.record`."""
-    refused = record["decision"].endswith("kept")
-    page.section(
-        "The update", "The updated model, which this page describes, was not published." if refused else ""
-    )
-    page.parts.append(updates.update_facts(record))
 
 
 # -- the sections on provenance and on the times of the job ----------------------------------------
