@@ -255,18 +255,9 @@ type Names = Annotated[list[str], Len(1)]
 # -- declarations ----------------------------------------------------------------------------------
 
 
-def option(
-    help: str,
-    /,
-    default: Any = dataclasses.MISSING,
-    *,
-    unit: str | None = None,
-    argument: bool = False,
-    writes: bool = False,
-    takes: Any = None,
-) -> Any:
-    """Return a dataclass field, with the members of `Declared`."""
-    return _field(default, Declared(help, unit, argument, writes, takes))
+def option(help: str, /, default: Any = dataclasses.MISSING, **members: Any) -> Any:
+    """Return a dataclass field; `members`: others of `Declared` than the help."""
+    return _field(default, Declared(help, **members))
 
 
 def _field(default: Any, told: Declared) -> Any:

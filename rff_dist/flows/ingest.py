@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from prefect import get_run_logger
 from prefect.blocks.system import Secret
 
 from rff_dist import fields
@@ -96,8 +95,7 @@ def ingest(parameters: IngestParameters) -> Summary:
       dropped.
     Raises RFFDistError if a source cannot be read or does not fit the dataset, which is then unchanged.
     """
-    log = get_run_logger()
     job = parameters.to(specs.Ingest, append=True, connection=parameters.to(Connection).read())
-    result = append(job, running.runner_of(parameters, log))
-    common.show("ingest-summary", appended_document(result), log)
+    result = append(job, running.runner_of(parameters))
+    common.show("ingest-summary", appended_document(result))
     return result

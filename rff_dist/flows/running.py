@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 from uuid import UUID
 
-from prefect import Flow, State, Task
+from prefect import Flow, State, Task, get_run_logger
 from prefect.artifacts import create_link_artifact, create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
@@ -257,7 +257,6 @@ def lend_engine(engine: protocol.Engine) -> Iterator[None]:
 
 def runner_of(
     parameters: Form,
-    log: Any,
     told: Mapping[str, Callable[[Any, Any], None]] | None = None,
     *,
     clock: Clock | None = None,
@@ -267,7 +266,7 @@ def runner_of(
     `told`: functions that log what a step returned, by the first word of its name.
     `clock`: times the passes.
     """
-    limited = parameters.to(Limits)
+    limited, log = parameters.to(Limits), get_run_logger()
 
     def call(name: str, work: Callable[[], Any], repeatable: bool) -> Any:
         if name == "publish" and clock is not None:
