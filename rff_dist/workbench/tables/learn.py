@@ -316,6 +316,12 @@ class _Levels:
         self.n_characters, self.counts = 0, np.zeros(0, np.int64)
         self.drop_sums()
 
+    def drop_sums(self) -> None:
+        """Free the sums of outputs."""
+        self.weights: FloatArray = np.zeros((_FOLDS.n_folds, 0))
+        self.sums, self.squares = np.zeros((2, _FOLDS.n_folds, 0, 0))
+        self.pivot: FloatArray | None = None
+
     def add(self, column: pyarrow.Array, rows: IntArray, Y: FloatArray | None, folds: IntArray) -> None:
         if self.n_given_up or not len(rows):
             return
@@ -359,12 +365,6 @@ class _Levels:
         """Free the memory, and remember how many levels there were."""
         self.n_given_up = len(self.index)
         self._begin()
-
-    def drop_sums(self) -> None:
-        """Free the sums of outputs."""
-        self.weights: FloatArray = np.zeros((_FOLDS.n_folds, 0))
-        self.sums, self.squares = np.zeros((2, _FOLDS.n_folds, 0, 0))
-        self.pivot: FloatArray | None = None
 
     def encoder(
         self, name: str, encoding: Encoding, outputs: _Outputs | None, n_rows: int
