@@ -24,7 +24,7 @@ FIT = [
     (2, "--time --alpha 0", "alpha", "above 0"),
     (2, "--n-components 64,x", "n_components", "'64,x'"),
     (2, "--n-components 64,7", "n_components", "take 8"),
-    (2, "--n-components 64,128 --alpha press", "n_components", "not by press"),
+    (2, "--n-components 64,128 --alpha press", "n_components", "`alpha` is 'press'"),
     (2, "--plot p.png --alpha 1", "plot", "give alpha='cv'"),
     (2, "--class-weight balanced", "class_weight", "add classify=True"),
     (2, "--features nystrom:best", "features", "nystrom:k-means++"),
