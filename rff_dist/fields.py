@@ -15,10 +15,12 @@ import difflib
 import functools
 import os
 import textwrap
+import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAliasType, dataclass_transform, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Len, Lt
@@ -217,6 +219,17 @@ def check_names(names: Iterable[str], known: Iterable[str], *, what: str = "opti
             raise InvalidParameterError(f"there is no {what} `{name}`{near}")
 
 
+def read_toml(name: str, path: str) -> dict[str, Any]:
+    """Return the values of the TOML file that an option names.
+
+    Raises InvalidParameterError if it cannot be read.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidParameterError(f"`{name}` is {path!r}, but: {error}; expected a TOML file") from error
+
+
 # -- types -----------------------------------------------------------------------------------------
 
 
@@ -242,18 +255,9 @@ type Names = Annotated[list[str], Len(1)]
 # -- declarations ----------------------------------------------------------------------------------
 
 
-def option(
-    help: str,
-    /,
-    default: Any = dataclasses.MISSING,
-    *,
-    unit: str | None = None,
-    argument: bool = False,
-    writes: bool = False,
-    takes: Any = None,
-) -> Any:
-    """Return a dataclass field, with the members of `Declared`."""
-    return _field(default, Declared(help, unit, argument, writes, takes))
+def option(help: str, /, default: Any = dataclasses.MISSING, **members: Any) -> Any:
+    """Return a dataclass field; `members`: others of `Declared` than the help."""
+    return _field(default, Declared(help, **members))
 
 
 def _field(default: Any, told: Declared) -> Any:

@@ -18,8 +18,6 @@ or serve it as a deployment, whose parameters are validated before a run starts.
 from pathlib import Path
 from typing import Any
 
-from prefect import get_run_logger
-
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import OutputExistsError
@@ -39,21 +37,6 @@ class ClusterParameters(running.Form):
     specs = (specs.Clustering, Cluster, running.Limits)
 
 
-def _picture_of(job: specs.Clustering) -> Path | None:
-    """Return where the picture goes: next to the labels; None if these are in no folder of this machine."""
-    location = locations.parse_location(job.output)
-    return Path(f"{location.path}.png") if location.is_local else None
-
-
-def _check_picture(job: specs.Clustering) -> None:
-    picture = _picture_of(job)
-    if picture is not None and picture.exists() and not job.overwrite:
-        raise OutputExistsError(
-            f"{picture} exists already, and the picture would replace it; choose another output, or give "
-            "overwrite"
-        )
-
-
 def _log_pass(log: Any, done: fit.LloydPass) -> None:
     log.info("pass %d: inertia %.8g, shift %.3g", done.number, done.inertia, done.shift)
 
@@ -68,20 +51,27 @@ def cluster(parameters: ClusterParameters) -> Summary:
     Raises the RFFDistError of the step that failed. Labels and centres are then not published, unless a note
       on the error says so, or only the picture cannot be drawn.
     """
-    log, job, clock = get_run_logger(), parameters.to(specs.Clustering), Clock()
-    _check_picture(job)
-    runner = running.runner_of(parameters, log, {"pass": _log_pass}, clock=clock)
+    job, clock = parameters.to(specs.Clustering), Clock()
+    location = locations.parse_location(job.output)
+    # next to the labels, unless these are in no folder of this machine
+    picture = Path(f"{location.path}.png") if location.is_local else None
+    if picture is not None and picture.exists() and not job.overwrite:
+        raise OutputExistsError(
+            f"{picture} exists already, and the picture would replace it; choose another output, or give "
+            "overwrite"
+        )
+    runner = running.runner_of(parameters, {"pass": _log_pass}, clock=clock)
     clustered = clustering.cluster(job, runner)
     if job.register and job.model is not None:
         common.show_versions(job.model)
     clock.begin("report")
-    if (picture := _picture_of(job)) is not None:
+    if picture is not None:
         title, seed = Path(job.output).name, job.space.seed
         pictures.save_clustering(picture, clustered.dataset, clustered.clusters, seed=seed, title=title)
-    common.show_page("cluster-page", clustered, job, clock, log)
+    common.show_page("cluster-page", clustered, job, clock)
     plot = None if picture is None else str(picture)
     found = clusters.clustering_document(clustered, job, {"plot": plot, **common.run_of(clock)})
-    common.show("cluster-summary", found, log)
+    common.show("cluster-summary", found)
     passes = clustered.record["passes"]
     return {
         **clustered.record,

@@ -28,21 +28,21 @@ def train_model(parameters: running.Form, spec: type[specs.Train], *, name: str)
     Returns: JSON-able: the records of the steps, the `metrics` on test data (None without any), and the
       `comparison` with other models (None if nothing was compared).
     """
-    log, job, clock = get_run_logger(), parameters.to(spec), Clock()
-    do = running.runner_of(parameters, log, clock=clock)
+    job, clock = parameters.to(spec), Clock()
+    do = running.runner_of(parameters, clock=clock)
     trained = training.train(job, do)
     if job.test is not None:
         clock.begin("baselines")
         trained = do("baselines", trees.with_trees, trained, job.options.seed)
     place, tried = job.destination.model, trained.model.card.get("candidates", [])
     clock.begin("report")
-    show_page(f"{name}-page", trained, job, clock, log)
+    show_page(f"{name}-page", trained, job, clock)
     if job.destination.register:
         show_versions(place)
     found = models.training_document(trained, job, run_of(clock))
     if job.fit.candidates is None and len(tried) > 1:
         found.parts.append(models.candidates_table(tried))
-    show(f"{name}-summary", found, log)
+    show(f"{name}-summary", found)
     return trained.describe()
 
 
@@ -55,8 +55,9 @@ def run_of(clock: Clock) -> Summary:
 # -- artifacts -------------------------------------------------------------------------------------
 
 
-def show(what: str, found: Document, log: Any) -> None:
+def show(what: str, found: Document) -> None:
     """Make an artifact of what a job found, and log its facts; those that ask for attention as warnings."""
+    log = get_run_logger()
     # Facts that ask for attention become warnings, which the page of a run colours.
     log.info(found.title)
     if found.lead:
@@ -75,12 +76,12 @@ def show_text(what: str, found: Document) -> None:
     create_markdown_artifact(text, key=running.key(what), description=about)
 
 
-def show_page(what: str, result: pages.Result, job: Any, clock: Clock, log: Any) -> None:
+def show_page(what: str, result: pages.Result, job: Any, clock: Clock) -> None:
     """Make an artifact of the page about what a job made, with its pictures, or log why there is none."""
     try:
         page = pages.page_of(result, job, times=clock.times)
     except RFFDistError as error:  # the model is published all the same
-        log.warning("there is no page about it: %s", error)
+        get_run_logger().warning("there is no page about it: %s", error)
         return
     show_text(what, page)
 

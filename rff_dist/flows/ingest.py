@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from prefect import get_run_logger
 from prefect.blocks.system import Secret
 
 from rff_dist import fields
@@ -58,7 +57,14 @@ class Connection:
         if self.sql is None:
             return None
         if self.connection_block is not None:
-            return _read_secret(self.connection_block)
+            try:
+                secret: Any = Secret.load(self.connection_block)
+            except ValueError:
+                raise InvalidParameterError(
+                    f"there is no Secret block {self.connection_block!r} on the Prefect server; make one "
+                    "that holds the database's URL"
+                ) from None
+            return str(secret.get())
         variable = self.connection_variable or queries.CONNECTION_VARIABLE
         if variable not in os.environ:
             raise InvalidParameterError(
@@ -76,17 +82,6 @@ class IngestParameters(running.Form):
     without = ("append", "connection", "holdout", "holdout_by", "message", "overwrite", "seed", "test")
 
 
-def _read_secret(block: str) -> str:
-    try:
-        secret: Any = Secret.load(block)
-    except ValueError:
-        raise InvalidParameterError(
-            f"there is no Secret block {block!r} on the Prefect server; make one that holds the database's "
-            "URL"
-        ) from None
-    return str(secret.get())
-
-
 @running.job_flow(
     "ingest",
     IngestParameters,
@@ -100,8 +95,7 @@ def ingest(parameters: IngestParameters) -> Summary:
       dropped.
     Raises RFFDistError if a source cannot be read or does not fit the dataset, which is then unchanged.
     """
-    log = get_run_logger()
     job = parameters.to(specs.Ingest, append=True, connection=parameters.to(Connection).read())
-    result = append(job, running.runner_of(parameters, log))
-    common.show("ingest-summary", appended_document(result), log)
+    result = append(job, running.runner_of(parameters))
+    common.show("ingest-summary", appended_document(result))
     return result

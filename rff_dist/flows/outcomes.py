@@ -27,6 +27,7 @@ from prefect.states import Completed
 
 from rff_dist.ridge import describe
 from rff_dist.storage import locations
+from rff_dist.text import redact
 
 _LONGEST = 500  # characters of a state's message, which pages show in one line
 #: The sentence with which a run's last document begins.
@@ -45,7 +46,7 @@ def end(result: Mapping[str, Any], parameters: Mapping[str, Any], *, publishes: 
     `parameters`: of the flow.
     `publishes`: whether the flow publishes a model, unless `result` holds another `decision`.
     """
-    model, data = (_name_of(parameters.get(key)) for key in ("model", "data"))
+    model, data = (name_of(parameters.get(key)) for key in ("model", "data"))
     decision = str(result.get("decision", "published" if publishes else ""))
     verdict = {"published": "published", "nothing new": ""}.get(decision, "refused" if decision else "")
     tags = {f"model:{model}" if model else "", f"dataset:{data}" if data else "", verdict} - {""}
@@ -104,8 +105,6 @@ def _asset_key(url: object) -> str:
     return f"{place.scheme}://{re.sub(r'[^\w./:@=+,~-]', '_', place.path)}"[:512]
 
 
-def _name_of(url: object) -> str:
+def name_of(url: object) -> str:
     """Return the last part of a path or URL, without credentials; "" if there is none."""
-    if not isinstance(url, str):
-        return ""
-    return locations.parse_location(url).path.rpartition("/")[2].removesuffix(".zarr")
+    return redact(url).rstrip("/").rpartition("/")[2].removesuffix(".zarr") if isinstance(url, str) else ""

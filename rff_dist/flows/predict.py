@@ -9,8 +9,6 @@ own::
         predict(model="models/main", data="new.zarr", output="predictions.zarr")
 """
 
-from prefect import get_run_logger
-
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
 from rff_dist.flows import common, running
@@ -39,7 +37,7 @@ def predict(parameters: PredictParameters) -> Summary:
     Returns: JSON-able: what was written where, by which version of which model, and the rows and seconds.
     Raises RFFDistError if something does not fit or the pass fails; an output that was there is unchanged.
     """
-    log, job, clock = get_run_logger(), parameters.to(specs.Predict), Clock()
-    predicted = score.predict(job, running.runner_of(parameters, log, clock=clock))
-    common.show("predict-summary", predicted_document(predicted, common.run_of(clock)), log)
+    job, clock = parameters.to(specs.Predict), Clock()
+    predicted = score.predict(job, running.runner_of(parameters, clock=clock))
+    common.show("predict-summary", predicted_document(predicted, common.run_of(clock)))
     return predicted.record

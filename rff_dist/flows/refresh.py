@@ -18,8 +18,6 @@ or serve it as a deployment, whose parameters are validated before a run starts.
 
 from typing import Any
 
-from prefect import get_run_logger
-
 from rff_dist import fields
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
@@ -65,8 +63,8 @@ def refresh(parameters: RefreshParameters) -> Summary:
       `workbench.jobs.refresh.Updated`.
     Raises the RFFDistError of the step that failed; then nothing is published, and no row is refused.
     """
-    log, clock = get_run_logger(), Clock()
-    runner = running.runner_of(parameters, log, {"find": _log_rows}, clock=clock)
+    clock = Clock()
+    runner = running.runner_of(parameters, {"find": _log_rows}, clock=clock)
     job, table = parameters.to(specs.Update), parameters.to(Followed).table
     if table is not None:
         if job.dry_run:
@@ -76,16 +74,16 @@ def refresh(parameters: RefreshParameters) -> Summary:
             )
         to_take = {"sources": [table], "data": job.source.data, "append": True}
         taken = append(fields.build(specs.Ingest, to_take), runner)
-        common.show("ingest-summary", appended_document(taken), log)
+        common.show("ingest-summary", appended_document(taken))
     updated = update(job, runner)
     result = updated.record
     if result["decision"] == "published" and result["version"] is not None:
         common.show_versions(job.model)
     if updated.challenger is not None:
         clock.begin("report")
-        common.show_page("refresh-page", updated, job, clock, log)
+        common.show_page("refresh-page", updated, job, clock)
     report = updates.update_document(updated, common.run_of(clock))
-    common.show("refresh-report", report, log)
+    common.show("refresh-report", report)
     outcomes.say(f"{report.title}: {result['reason']}")
     return result
 

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ClassVar, cast
 from uuid import UUID
 
-from prefect import Flow, State, Task
+from prefect import Flow, State, Task, get_run_logger
 from prefect.artifacts import create_link_artifact, create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
@@ -115,9 +115,8 @@ def _place_of(parameters: Mapping[str, Any]) -> str:
 
     The parameters may be of any type: a run gets its name before they are checked.
     """
-    places = [parameters.get(name) for name in ("model", "output", "data")]
-    url = next((redact(place) for place in places if isinstance(place, str)), "")
-    return url.rstrip("/").rpartition("/")[2].removesuffix(".zarr")
+    places = (outcomes.name_of(parameters.get(name)) for name in ("model", "output", "data"))
+    return next(filter(None, places), "")
 
 
 def _run_name() -> str:
@@ -176,8 +175,13 @@ def job_flow[F: Form, R](
         @wraps(function)
         def run(**values: Any) -> R:
             parent = lineage.Parent("prefect", name, this_run.id or "")
+            try:
+                form = asked(**values)
+            except errors.InvalidParameterError as error:
+                message = f"the flow's parameters do not fit: {redact(str(error))}"
+                raise errors.InvalidParameterError(message) from None
             with watching.part_of(parent) if this_run.id else nullcontext():
-                result = function(_checked(asked, values))
+                result = function(form)
             # Prefect takes a state for the run's last one, and gives its data to whoever called the flow.
             return cast("R", outcomes.end(cast("Any", result), values, publishes=publishes))
 
@@ -211,15 +215,7 @@ def job_flow[F: Form, R](
     return make
 
 
-def _checked[F: Form](asked: type[F], values: dict[str, Any]) -> F:
-    try:
-        return asked(**values)
-    except errors.InvalidParameterError as error:
-        message = f"the flow's parameters do not fit: {redact(str(error))}"
-        raise errors.InvalidParameterError(message) from None
-
-
-def step[**P, R](run_name: str, *, delays: Sequence[float] = ()) -> Callable[[Callable[P, R]], Task[P, R]]:
+def step[**P, R](function: Callable[P, R], run_name: str, *, delays: Sequence[float] = ()) -> Task[P, R]:
     """Make a function a task, whose result Prefect neither caches nor stores.
 
     `run_name`: name of its runs.
@@ -234,11 +230,7 @@ def step[**P, R](run_name: str, *, delays: Sequence[float] = ()) -> Callable[[Ca
             "retry_delay_seconds": list(delays),
             "retry_condition_fn": _is_worth_another_try,
         }
-
-    def make(function: Callable[P, R]) -> Task[P, R]:
-        return Task(function, task_run_name=run_name, cache_policy=NO_CACHE, persist_result=False, **options)
-
-    return make
+    return Task(function, task_run_name=run_name, cache_policy=NO_CACHE, persist_result=False, **options)
 
 
 def _is_worth_another_try(_: Any, run: TaskRun, state: State[Any]) -> bool:
@@ -265,7 +257,6 @@ def lend_engine(engine: protocol.Engine) -> Iterator[None]:
 
 def runner_of(
     parameters: Form,
-    log: Any,
     told: Mapping[str, Callable[[Any, Any], None]] | None = None,
     *,
     clock: Clock | None = None,
@@ -275,7 +266,7 @@ def runner_of(
     `told`: functions that log what a step returned, by the first word of its name.
     `clock`: times the passes.
     """
-    limited = parameters.to(Limits)
+    limited, log = parameters.to(Limits), get_run_logger()
 
     def call(name: str, work: Callable[[], Any], repeatable: bool) -> Any:
         if name == "publish" and clock is not None:
@@ -287,7 +278,7 @@ def runner_of(
             results[:] = [steps[0]()]
 
         try:
-            step(name, delays=limited.delays if repeatable else ())(run)()
+            step(run, name, delays=limited.delays if repeatable else ())()
         finally:
             steps.clear()  # Prefect keeps `run` and what it returns: they hold no sums in memory
         result = results.pop()
@@ -295,16 +286,12 @@ def runner_of(
             tell(log, result)
         return result
 
-    @contextmanager
-    def open_timed(n_samples: int) -> Iterator[protocol.Engine]:
-        with open_engine(parameters, log, n_samples) as engine, (clock or Clock()).watching(engine):
-            yield engine
-
     def machines(n_samples: int) -> Machines | None:
         return limits.machines_of(_cluster_for(parameters, n_samples)) if _lent_engine.get() is None else None
 
     holder = f"flow run {this_run.name} of {this_run.flow_name}" if this_run.id else "a flow"
-    return Runner(open_timed, call, holder, limits=limited, machines=machines)
+    opened = partial(open_engine, parameters, log, clock=clock)
+    return Runner(opened, call, holder, limits=limited, machines=machines)
 
 
 def _cluster_for(parameters: Form, n_samples: int) -> Cluster:
@@ -314,10 +301,13 @@ def _cluster_for(parameters: Form, n_samples: int) -> Cluster:
 
 
 @contextmanager
-def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol.Engine]:
+def open_engine(
+    parameters: Form, log: Any, n_samples: int, *, clock: Clock | None = None
+) -> Iterator[protocol.Engine]:
     """Open the engine that the parameters name, or take the one that was lent to the flow.
 
     `n_samples`: rows that the flow passes over.
+    `clock`: times the passes.
     Raises JobTimeoutError if the context takes longer than `timeout_minutes`; InvalidParameterError if an
       engine was lent and the parameters name another.
     """
@@ -341,6 +331,8 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol
             )
         if limited.performance_report is not None:
             stack.enter_context(_reported(engine, limited.performance_report, log))
+        if clock is not None:
+            stack.enter_context(clock.watching(engine))
         yield engine
 
 

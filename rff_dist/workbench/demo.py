@@ -19,7 +19,6 @@ from rich.console import Console
 
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import RichProgress
-from rff_dist.errors import InvalidParameterError
 from rff_dist.ridge import models
 from rff_dist.ridge import predict as prediction
 from rff_dist.storage import datasets, writing
@@ -56,10 +55,7 @@ def run_demo(
     `stride`: with n, only every n-th pixel of each row and column is used.
     `console`: rich.console.Console. It shows progress bars and the final table.
     Returns: the table's figures and the files' paths, JSON-able.
-    Raises InvalidParameterError if `stride` is below 1.
     """
-    if stride < 1:
-        raise InvalidParameterError(f"`stride` is {stride}; expected at least 1")
     from sklearn.datasets import load_sample_image
     from sklearn.linear_model import LinearRegression
 

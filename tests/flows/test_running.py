@@ -145,7 +145,7 @@ def test_steps_that_do_no_harm_are_retried_and_others_are_not():
         return name
 
     def tried(retried: bool) -> Task[Any, Any]:
-        return step("try {name}", delays=[0.0, 0.0] if retried else [])(fails)
+        return step(fails, "try {name}", delays=[0.0, 0.0] if retried else [])
 
     @flow
     def some() -> None:

@@ -187,9 +187,11 @@ def check_tls(cluster: Cluster) -> Iterator[Finding]:
         if not address.startswith("tcp://"):
             yield Finding.of("TLS", "no certificate is named; clusters that start here make their own")
         return
+    from cryptography.x509 import load_pem_x509_certificate
+
     try:
         cluster.tls.check()
-        ends = _expiry(Path(cluster.tls.cert))
+        ends = load_pem_x509_certificate(Path(cluster.tls.cert).read_bytes()).not_valid_after_utc.timestamp()
     except (RFFDistError, ValueError) as error:
         yield Finding("TLS", "fail", str(error), "make new files")
         return
@@ -201,12 +203,6 @@ def check_tls(cluster: Cluster) -> Iterator[Finding]:
         yield Finding.of("TLS", f"others can read the key {cluster.tls.key}", f"chmod 600 {cluster.tls.key}")
     else:
         yield Finding.of("TLS", f"{cluster.tls.cert} is valid for {left / 86_400:.0f} days")
-
-
-def _expiry(path: Path) -> float:
-    from cryptography.x509 import load_pem_x509_certificate
-
-    return load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
 
 
 def check_prefect(environment: Mapping[str, str]) -> Iterator[Finding]:

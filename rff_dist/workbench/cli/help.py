@@ -122,16 +122,12 @@ def _text(entry: Any, everything: bool) -> str:
 
 def entries(rows: Iterable[tuple[str, str]], names: int = OF_COMMAND) -> Iterator[str]:
     """Yield lines of names, each with its text; the text of a long name begins on the next line."""
-    indent = " " * (MARGIN + names)
+    indent, width = " " * (MARGIN + names), min(100, shutil.get_terminal_size().columns)
     for name, text in rows:
-        wrapped = textwrap.wrap(text, max(20, _width() - len(indent)), break_on_hyphens=False) or [""]
+        wrapped = textwrap.wrap(text, max(20, width - len(indent)), break_on_hyphens=False) or [""]
         start = " " * MARGIN + name
         if len(name) >= names:
             yield start
         else:
             yield (start.ljust(len(indent)) + wrapped.pop(0)).rstrip()
         yield from (indent + line for line in wrapped)
-
-
-def _width() -> int:
-    return min(100, shutil.get_terminal_size().columns)

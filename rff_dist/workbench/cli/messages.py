@@ -11,7 +11,6 @@ import re
 import shlex
 import sys
 import traceback
-import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -60,11 +59,6 @@ def _show_line(level: str, message: str, view: Text, members: Mapping[str, Any] 
         sys.stderr.write(logs.json_line(level, message, members=members) + "\n")
     else:
         err.print(view, soft_wrap=True)
-
-
-def run_in_log() -> contextlib.AbstractContextManager[Any]:
-    """Give this run a name in the JSON lines of the log."""
-    return logs.of_run(uuid.uuid4().hex[:12]) if settings.logs_json() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -139,7 +133,7 @@ def report_error(
     if isinstance(error, KeyboardInterrupt):
         how = "SIGTERM" if code == TERMINATED else "Ctrl-C"
         message = f"stopped by {how}; {'; '.join(notes) or 'no unfinished output is left'}"
-        hint = _again() if notes else "to start over: the same command again"
+        hint = f"to go on: {this_command()}" if notes else "to start over: the same command again"
     elif isinstance(error, MemoryError):
         message = f"this machine's memory is not enough{noted}"
         hint = "to see how much memory a fit needs: rff-dist plan --help"
@@ -148,7 +142,7 @@ def report_error(
         if code == USAGE:
             hint = _see_help(title)
         elif isinstance(error, errors.ClusterError) and any("goes on from there" in note for note in notes):
-            hint = _again()
+            hint = f"to go on: {this_command()}"
         elif near := _near_path(message, values):
             hint = f"did you mean {near}?"
     else:
@@ -170,11 +164,6 @@ def _tell_error(title: str, told: Mapping[str, Any], message: str, hint: str, *,
         _show_line("info", hint, Text(hint, "dim"))
     if as_json:
         write_json({"command": title or None, "error": {**told, "message": message}})
-
-
-def _again() -> str:
-    """Return a hint with the command that goes on where this one was stopped."""
-    return f"to go on: {this_command()}"
 
 
 def this_command() -> str:

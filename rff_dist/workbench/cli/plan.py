@@ -21,7 +21,6 @@ from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
     from rff_dist.data import blocks
-    from rff_dist.engines.cluster import Cluster
     from rff_dist.fitting.plan import Machines, Plan
 
 
@@ -67,7 +66,7 @@ def plan(
 
     if where.scheduler is not None and not measure:
         raise InvalidParameterError("`scheduler` is given, but nothing is measured there; give `measure` too")
-    folds.check(options.alpha, options.n_components)
+    folds.check(options.alpha)
     options = replace(options, cv=folds.cv_of(is_grid=source.inputs is not None))
     fit = fits.Fit(options, candidates=compared.candidates(options))
     fit.check()

@@ -11,8 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -65,9 +65,8 @@ _SHARED = tuple(fields.options_of(Shown))
 _ABOUT_SOURCES = ("config", "print_config", "help_all")
 
 
-@dataclass(frozen=True, slots=True)
 class Command:
-    """A command: a function of specs and of options of its own.
+    """A command: a function of specs and of options of its own, which its signature declares.
 
     `title`: its name, with that of its group.
     `parts`: for each parameter of the function, a spec and those of its options that the command takes; or no
@@ -75,24 +74,17 @@ class Command:
     `progress`: whether its progress is shown for it.
     """
 
-    function: Callable[..., Document]
-    title: str
-    parts: Mapping[str, tuple[type | None, Sequence[fields.Option]]]
-    progress: bool
-
-    @classmethod
-    def of(cls, function: Callable[..., Document], title: str, *, progress: bool) -> Command:
-        """Return the command that a function's signature declares."""
-        parts: dict[str, tuple[type | None, Sequence[fields.Option]]] = {}
+    def __init__(self, function: Callable[..., Document], title: str, *, progress: bool) -> None:
+        self.function, self.title, self.progress = function, title, progress
+        self.parts: dict[str, tuple[type | None, Sequence[fields.Option]]] = {}
         for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
             if isinstance(parameter.default, dataclasses.Field):
-                parts[name] = None, [fields.declared(name, parameter.annotation, parameter.default)]
+                self.parts[name] = None, [fields.declared(name, parameter.annotation, parameter.default)]
                 continue
             is_annotated = get_origin(parameter.annotation) is Annotated
             spec, *only = get_args(parameter.annotation) if is_annotated else (parameter.annotation,)
             options = [one for one in fields.options_of(spec) if not only or one.name in only]
-            parts[name] = spec, options
-        return cls(function, title, parts, progress)
+            self.parts[name] = spec, options
 
     @property
     def options(self) -> list[fields.Option]:
@@ -119,12 +111,14 @@ class Command:
             return messages.report_error(error, self.title, as_json="json" in given)
         places = [one.name for one in self.options if one.declared.writes]
         values: dict[str, Any] = {}
-        with messages.run_in_log():
+        # a name for this run in the JSON lines of the log
+        with logs.of_run(uuid.uuid4().hex[:12]) if settings.logs_json() else contextlib.nullcontext():
             try:
                 with (
                     _signals(),
                     messages.show_messages(debug=shown.debug),
-                    _stdout_free(shown.json),
+                    # What libraries print goes to standard error: standard output gets the document only.
+                    contextlib.redirect_stdout(sys.stderr) if shown.json else contextlib.nullcontext(),
                     display.progress(self.title) if self.progress else contextlib.nullcontext(),
                 ):
                     arguments, values = self.read(given)
@@ -164,7 +158,7 @@ def command(
     def register(function: Callable[..., Document]) -> App:
         called = name or function.__name__
         title = called if group is None else f"{group.name[0]} {called}"
-        made = Command.of(function, title, progress=progress)
+        made = Command(function, title, progress=progress)
         panels = dict.fromkeys([help.ARGUMENTS, *(help.panel_of(one) for one in made.options)])
         groups = {panel: Group(panel, sort_key=i) for i, panel in enumerate(panels)}
         keywords = [_parameter(one, groups[help.panel_of(one)]) for one in made.options]
@@ -311,8 +305,3 @@ def _signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:
-    """With `--json`, send what libraries print to standard error: standard output gets the document only."""
-    return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()

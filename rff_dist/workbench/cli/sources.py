@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 from cyclopts import Token
@@ -45,7 +43,7 @@ def fill(_: Any, words: Sequence[str], arguments: Any) -> None:
             _give(options, variable.removeprefix(prefix).lower(), Token(value=text, source=variable))
     if config := options["config"].tokens:
         path = config[-1].value
-        for name, value in read_file(path).items():
+        for name, value in fields.read_toml("config", path).items():
             _give(options, name, Token(implicit_value=value, source=path))
     given.set({name: tuple(one.tokens) for name, one in options.items() if one.tokens})
     for name in given.get():  # cyclopts only has to know that it was given
@@ -78,14 +76,6 @@ def _from(source: str) -> Iterator[None]:
         if source != "cli":
             error.add_note(f"from {source}")
         raise
-
-
-def read_file(path: str) -> dict[str, Any]:
-    """Return the values of a TOML file; raises InvalidParameterError if it cannot be read."""
-    try:
-        return tomllib.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        raise InvalidParameterError(f"`config` is {path!r}, but: {error}; expected a TOML file") from error
 
 
 def read(options: Iterable[fields.Option], tokens: Given) -> dict[str, Any]:

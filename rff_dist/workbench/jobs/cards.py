@@ -1,9 +1,7 @@
 """What people write about a model: what it is for, what not, and where its rows come from."""
 
-import tomllib
-from pathlib import Path
-
 from rff_dist.errors import InvalidParameterError
+from rff_dist.fields import read_toml
 
 ABOUT = "about"  # the name of these texts among the facts of a model
 NAMES = ("intended_use", "limits", "data")
@@ -16,10 +14,7 @@ def read_about(path: str | None) -> dict[str, dict[str, str]]:
     """
     if path is None:
         return {}
-    try:
-        texts = tomllib.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidParameterError(f"`card` is {path!r}, but: {error}; expected a TOML file") from error
+    texts = read_toml("card", path)
     wrong = [name for name, text in texts.items() if name not in NAMES or not isinstance(text, str)]
     if wrong or not texts:
         raise InvalidParameterError(

@@ -5,7 +5,6 @@ The labels are written before the centres are published, and appear after that.
 
 import itertools
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -77,7 +76,8 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         found = [replace(clusters, card=card) for clusters in done.clusters]
         comparison = agreement = None
         if len(lloyd.numbers) > 1:
-            comparison = do("choose", _choose, dataset, found, job.space.seed, engine)
+            progress.Announcer(engine.observers)(progress.Remark("choose", "by silhouette"))
+            comparison = do("choose", kmeans.compare, dataset, found, seed=job.space.seed)
         clusters = found[0] if comparison is None else comparison.best
         # The labels appear when the centres are published.
         how = {"engine": engine, **fields.values_of(job, "distances", "principal", "overwrite")}
@@ -128,14 +128,6 @@ def _check_memory(job: specs.Clustering, dataset: blocks.Dataset, engine: protoc
         plan.check_plan(dataset, space.n_components, plan.Sums(features=space.features), engine=engine)
     if n_numbers > 1:
         kmeans.check_samples(dataset, space.width)
-
-
-def _choose(
-    dataset: blocks.Dataset, found: Sequence[kmeans_starts.Clusters], seed: int, engine: protocol.Engine
-) -> kmeans.Comparison:
-    """Compare the numbers of clusters on a sample of the rows; the largest silhouette wins."""
-    progress.Announcer(engine.observers)(progress.Remark("choose", "by silhouette"))
-    return kmeans.compare(dataset, found, seed=seed)
 
 
 def _publish(

@@ -103,10 +103,6 @@ class Fit:
                 raise InvalidParameterError(
                     "`conformal` is True, but classes have no intervals; leave it out"
                 )
-        elif self.class_weight is not None:
-            raise InvalidParameterError(
-                f"`class_weight` is {self.class_weight!r}, but a regression has no classes; leave it out"
-            )
         # checks that folds can choose what they are to
         ridge_choices.folds_for(options if self.candidates is None else ridge_choices.with_folds(options))
         kinds = options.kinds

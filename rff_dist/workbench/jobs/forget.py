@@ -130,21 +130,14 @@ def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
         # Read before they are deleted, to be looked for among the centres of models at the end.
         X = datasets.open_dataset(location.url, y=None, version=before).take(rows).X
         data_id = name_of(dataset.attributes)
-        sources = row_sources.known_sources(dataset.attributes)
+        sources, nameless = row_sources.known_sources(dataset.attributes), dict[str, Any]()
+        if sources:
+            nameless[row_sources.SOURCES] = [row_sources.without_name(source) for source in sources]
+        if (recipe := recipes.recipe_of(dataset.attributes)) is not None:
+            nameless[recipes.RECIPE] = replace(recipe, notes={}).to_dict()  # they name files
         how = fields.values_of(job, "keep_order", "message") | {"what": "forget"}
-        attributes = _without_names(dataset.attributes)
-        deleted = corrections.delete_from(dataset, rows, attributes=attributes, **how)
+        deleted = corrections.delete_from(dataset, rows, attributes=nameless, **how)
     return Forgotten(location, before, deleted.version, X, data_id, sources, asdict(deleted))
-
-
-def _without_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a dataset that name files, with the names removed."""
-    nameless: dict[str, Any] = {}
-    if sources := row_sources.known_sources(attributes):
-        nameless[row_sources.SOURCES] = [row_sources.without_name(source) for source in sources]
-    if (recipe := recipes.recipe_of(attributes)) is not None:
-        nameless[recipes.RECIPE] = replace(recipe, notes={}).to_dict()
-    return nameless
 
 
 def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:

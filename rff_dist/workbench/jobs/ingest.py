@@ -64,7 +64,7 @@ def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | N
         connection = None if url is None else queries.read_secret(url, "`connection`")
         source = queries.Query(queries.read_secret(job.sql, "`sql`"), connection)
     roles, preparing = roles_of(job), preparing_of(job.tables)
-    versioned = not job.plain and can_keep_versions(job.data)
+    versioned = not job.plain and not job.data.startswith("memory://")  # where none can be kept
     how = writing.Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
     if job.holdout is not None:
         urls = (job.data, job.test or places.part_url(job.data, "test"))
@@ -72,11 +72,6 @@ def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | N
         return ingest_module.ingest_parts(source, urls, holdout, roles, how, preparing)
     take = ingest_module.ingest_more if job.append else ingest_module.ingest
     return take(source, job.data, roles, how, preparing)
-
-
-def can_keep_versions(url: str) -> bool:
-    """Say whether a dataset at a URL can keep versions: a store in memory cannot."""
-    return not url.startswith("memory://")
 
 
 def roles_of(job: specs.Ingest) -> Roles:

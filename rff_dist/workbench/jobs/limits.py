@@ -103,22 +103,19 @@ class Limits:
                 f"{self.timeout_minutes:g}; give it more time or more workers, or fewer components"
             )
 
+    def check_before(self, rows: blocks.Dataset, options: RidgeOptions, machines: Machines | None) -> None:
+        """Refuse a fit of a given number of features before its cluster starts; see `check`.
 
-def check_before(
-    rows: blocks.Dataset, options: RidgeOptions, machines: Machines | None, limits: Limits
-) -> None:
-    """Refuse a fit of a given number of features before its cluster starts; see `Limits.check`.
+        `machines`: of the cluster; None if they are known only when it is there.
+        Raises PlanError if it needs more memory or time than there is.
+        """
+        widths = options.n_components
+        if machines is None or isinstance(widths, str):
+            return  # "auto" takes as many features as memory holds
+        from rff_dist.fitting.plan import check_solver_plan
 
-    `machines`: of the cluster; None if they are known only when it is there.
-    Raises PlanError if it needs more memory or time than there is.
-    """
-    widths = options.n_components
-    if machines is None or isinstance(widths, str):
-        return  # "auto" takes as many features as memory holds
-    from rff_dist.fitting.plan import check_solver_plan
-
-    largest = max([widths] if isinstance(widths, int) else widths)
-    limits.check(check_solver_plan(rows, largest, options, machines=machines))
+        largest = max([widths] if isinstance(widths, int) else widths)
+        self.check(check_solver_plan(rows, largest, options, machines=machines))
 
 
 def machines_of(cluster: Cluster) -> Machines | None:

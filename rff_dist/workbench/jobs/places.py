@@ -103,8 +103,8 @@ class Destination:
     )
     overwrite: bool = fields.option("Replace what is there, at the end of the job.", False)
     register: bool = fields.option(
-        "Publish the model as the next version of a registered model, whose folder is then given as the "
-        "path, such as models/NAME. Versions are never replaced.",
+        "Publish the model as the next version of a registered model, whose folder `model` then is, such as "
+        "models/NAME. Versions are never replaced.",
         False,
     )
 

@@ -21,11 +21,11 @@ from rff_dist.models import kinds, versions
 from rff_dist.recipes import recipes
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge import uncertainty
-from rff_dist.storage import datasets, grids, locations, output_places, writing
+from rff_dist.storage import datasets, grids, locations, output_places
 from rff_dist.storage.columns import ID, ids_of, open_labelled
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fits, places, specs, steps, tables, watching
+from rff_dist.workbench.jobs import fits, specs, steps, tables, watching
 from rff_dist.workbench.tables.roles import Roles
 
 type Judged = (
@@ -53,11 +53,6 @@ class ScoringModel:
     url: str
     model: kinds.AnyModel
     version: int | None
-
-    @property
-    def digest(self) -> str:
-        """The digest of all that predictions depend on."""
-        return self.model.digest()
 
     @property
     def kind(self) -> str:
@@ -101,8 +96,19 @@ def _on_grid(url: str, scoring: ScoringModel, names: Mapping[str, Any]) -> dict[
 
 
 def check_rows(url: str, dataset: Dataset, scoring: ScoringModel) -> None:
-    """Check that rows have the columns that a model was trained on; raises DataError."""
-    check_recipes(dataset, scoring)
+    """Check that rows have the columns that a model was trained on, from a table by the same recipe.
+
+    Raises DataError if they have not.
+    """
+    recipe, trained = None, recipes.recipe_of(scoring.model.card)
+    if isinstance(dataset, datasets.ZarrDataset):
+        recipe = recipes.recipe_of(dataset.attributes)
+    # Columns of the same names may hold other numbers, which no check of names or shapes would notice.
+    if recipe is not None and trained is not None and recipe.digest() != trained.digest():
+        raise DataError(
+            f"{redact(dataset.url or '')} was ingested by another recipe than the data that "
+            f"{redact(scoring.url)} was trained on: levels, means or medians differ. Give the table itself"
+        )
     try:
         predicting.check_dataset(dataset, scoring.model.feature_map, scoring.model.card)
     except DataError as error:
@@ -110,22 +116,6 @@ def check_rows(url: str, dataset: Dataset, scoring: ScoringModel) -> None:
             f"{redact(url)} does not fit {redact(scoring.url)}: {error}. Give data of the columns "
             "that the model was trained on, or another model"
         ) from error
-
-
-def check_recipes(dataset: Dataset, scoring: ScoringModel) -> None:
-    """Refuse rows that were made from a table by another recipe than the rows that a model was trained on.
-
-    Raises DataError if the recipes differ.
-    """
-    if not isinstance(dataset, datasets.ZarrDataset):
-        return
-    recipe, trained = recipes.recipe_of(dataset.attributes), recipes.recipe_of(scoring.model.card)
-    # Columns of the same names may hold other numbers, which no check of names or shapes would notice.
-    if recipe is not None and trained is not None and recipe.digest() != trained.digest():
-        raise DataError(
-            f"{redact(dataset.url or '')} was ingested by another recipe than the data that "
-            f"{redact(scoring.url)} was trained on: levels, means or medians differ. Give the table itself"
-        )
 
 
 def wanted_of(job: specs.Predict | specs.Evaluate) -> list[str]:
@@ -188,9 +178,8 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
         url, names = source.data, source.names()
         if tables.is_table(url):
             staged = locations.hidden_beside(output, "rows")
-            card, observer = model.model.card, do.observer
             # An unusable row is an error, not dropped as in `evaluate`: each row must get its prediction.
-            rows = tables.table_rows(source, card, model=job.model, staged=staged, observer=observer)
+            rows = tables.table_rows(job, model.model.card, staged, observer=do.observer)
             url, names = stack.enter_context(rows), {}
         dataset = open_rows(url, model, names)
         if is_file and isinstance(dataset, GridDataset):
@@ -210,7 +199,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
             "model": redact(job.model),
             "kind": model.kind,
             "version": model.version,
-            "model_digest": model.digest,
+            "model_digest": model.model.digest(),
             "data": redact(source.data),
             # ties the predictions to the rows that were scored, wherever these are moved
             "fingerprint": dataset.fingerprint(),
@@ -293,7 +282,13 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
                     "workers on other machines do not see it. Ingest the table first to where they can read "
                     "it, or leave out `scheduler`"
                 )
-            url = _make_judged_rows(stack, source, model, do.observer)
+            columns = [source.y] if source.y != "y" else stored.card.get("target_columns") or ["y"]
+            # Rows without a value cannot be judged: they are counted, not refused.
+            roles = Roles(columns[0] if len(columns) == 1 else columns, source.sample_weight, on_nan="drop")
+            folder = stack.enter_context(TemporaryDirectory(prefix="rff_dist-"))
+            staged = locations.parse_location(Path(folder) / "rows")
+            rows = tables.table_rows(job, stored.card, staged, observer=do.observer, roles=roles)
+            url = stack.enter_context(rows)
             names = {"y": "y", "sample_weight": None if source.sample_weight is None else "sample_weight"}
         names, known = _on_grid(url, model, names), None
         dataset: Dataset
@@ -313,22 +308,5 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
             return model, do("evaluate", prediction.evaluate, dataset, stored, engine=engine)
         if model.kind == "clusters":
             return model, do("evaluate", kmeans_labels.evaluate, dataset, known, stored, engine=engine)
-        rows = fits.JobData(dataset, known).with_targets(stored)
-        return model, do("evaluate", class_prediction.evaluate, rows, stored, engine=engine)
-
-
-def _make_judged_rows(
-    stack: ExitStack,
-    source: places.SupervisedSource,
-    scoring: ScoringModel,
-    observer: writing.Progress | None,
-) -> str:
-    """Make a dataset with targets from a table, in a folder that is removed with the stack."""
-    card = scoring.model.card
-    columns = [source.y] if source.y != "y" else card.get("target_columns") or ["y"]
-    # Rows without a value cannot be judged: they are counted, not refused.
-    roles = Roles(columns[0] if len(columns) == 1 else columns, source.sample_weight, on_nan="drop")
-    folder = stack.enter_context(TemporaryDirectory(prefix="rff_dist-"))
-    staged = locations.parse_location(Path(folder) / "rows")
-    made = tables.table_rows(source, card, model=scoring.url, staged=staged, roles=roles, observer=observer)
-    return stack.enter_context(made)
+        judged = fits.JobData(dataset, known).with_targets(stored)
+        return model, do("evaluate", class_prediction.evaluate, judged, stored, engine=engine)

@@ -219,7 +219,7 @@ def update_from(
                 # Refused rows are remembered, so that the next night does not judge them again.
                 do.once("publish", keep_champion, location, dataset, rows, reason)
             else:
-                current = challenger.with_card(update=_describe_update(champion, rows, batch, drift, reason))
+                current = challenger.with_card(update=_describe_update(record, champion, reason))
                 to_publish = (location, version, current, dataset, rows, drift, reason)
                 # `once`, because a publication that seemed to fail may have succeeded.
                 version = do.once("publish", publish_update, *to_publish)
@@ -365,22 +365,15 @@ def _why_nothing(rows: NewRows, record: Summary) -> str:
     return reason
 
 
-def _describe_update(
-    champion: models.RidgeModel,
-    rows: NewRows,
-    batch: drifts.Batch | None,
-    drift: drifts.Drift | None,
-    reason: str,
-) -> Summary:
+def _describe_update(record: Summary, champion: models.RidgeModel, reason: str) -> Summary:
     """Return the facts about an update that the new model's card keeps."""
     facts: Summary = {
-        "added": [list(ends) for ends in rows.ranges],
-        "n_replaced": 0 if rows.differences.came is None else rows.differences.came.n_samples,
-        "n_gone": rows.n_gone,
+        "added": record["new"],
+        **{name: record[name] for name in ("n_replaced", "n_gone")},
         "parent_digest": champion.digest(),
         "gate": reason,
     }
-    if batch is not None and drift is not None:
-        facts["progressive"] = batch.errors.errors.to_dict()
-        facts["drift"] = {"drifted": drift.drifted, "parts": drift.parts, "p_values": dict(drift.p_values)}
+    if "drift" in record:
+        facts["progressive"] = record["progressive"]
+        facts["drift"] = {name: record["drift"][name] for name in ("drifted", "parts", "p_values")}
     return facts

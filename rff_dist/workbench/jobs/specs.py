@@ -48,7 +48,7 @@ class Train:
     )
 
     def __post_init__(self) -> None:
-        self.folds.check(self.options.alpha, self.options.n_components)
+        self.folds.check(self.options.alpha)
         self.fit.check()
 
     @cached_property
@@ -96,11 +96,7 @@ class Clustering:
         writes=True,
     )
     overwrite: bool = fields.option("Replace what is there, at the end of the job.", False)
-    register: bool = fields.option(
-        "Publish the centres as the next version of a registered model, whose folder `model` then is, such "
-        "as models/NAME. Versions are never replaced.",
-        False,
-    )
+    register: bool = fields.like(places.Destination, "register")
     lloyd: LloydOptions
     labels: str | None = fields.option(
         "Name of an array of known labels to compare the clusters with, by the adjusted Rand index and "
@@ -151,9 +147,7 @@ class Predict:
     probabilities: bool = fields.option(
         "Write the probabilities of all classes too, as 'probabilities'. For a classifier.", False
     )
-    distances: bool = fields.option(
-        "Write the distances to all centres too, as 'distances'. For clusters.", False
-    )
+    distances: bool = fields.like(Clustering, "distances", more=" For clusters.")
     principal: bool = fields.option(
         "Write the principal components too, as 'principal'. For clusters that were found in them.", False
     )
@@ -353,7 +347,6 @@ class Ingest:
     on_nan: Literal["error", "drop"] = fields.option(
         "Effect of a row with a missing or infinite value. error: it stops the job. drop: it is left out.",
         "error",
-        unit="error|drop",
     )
     chunk_rows: fields.Count | None = fields.option(
         "Number of rows of a chunk, in a new dataset. By default chosen by size.", None, unit="ROWS"
@@ -364,9 +357,7 @@ class Ingest:
         "rows cannot be appended later.",
         False,
     )
-    message: str | None = fields.option(
-        "Reason, which is kept with the version of the dataset.", None, unit="TEXT"
-    )
+    message: str | None = fields.like(Forget, "message")
 
     def __post_init__(self) -> None:
         if bool(self.sources) == (self.sql is not None):
@@ -407,7 +398,6 @@ class Split:
         "Choice of the rows to test on. random: by a hash of their ids or numbers. group: by a hash of their "
         "groups, which stay together. time: the last rows.",
         "random",
-        unit="random|group|time",
     )
     groups: str = fields.option("Name of the array of groups.", "groups")
     time: str | None = fields.option(

@@ -128,23 +128,20 @@ def _rule(
                 f"{tables.listed(list(arrays))}. Name its column when the table is ingested"
             )
         return lambda part, _: holdout.holds(part[job.groups])
-    if job.by == "time":
-        return _by_time(job, attributes, arrays["X"].shape[0], read)
+    if job.by == "time" and job.time is None:
+        n_samples = arrays["X"].shape[0]
+        n_train = n_samples - round(n_samples * job.holdout)
+        return lambda part, start: np.arange(start, start + len(part["X"])) >= n_train
+    if job.time is not None:
+        names = list(attributes.get("feature_names") or [])
+        if job.time not in names:
+            raise InvalidParameterError(
+                f"`time`: {redact(job.data)} has no column {job.time!r}; it has {tables.listed(names)}"
+            )
+        at = names.index(job.time)
+        values = [part["X"][:, at] for part in read(["X"])]
+        first = Holdout(job.holdout, by=job.time).start(np.concatenate(values))
+        return lambda part, _: np.asarray(part["X"][:, at] >= first)
     if ID in arrays:
         return lambda part, _: holdout.holds(part[ID])
     return lambda part, start: holdout.holds(np.arange(start, start + len(part["X"])))
-
-
-def _by_time(job: specs.Split, attributes: Mapping[str, Any], n_samples: int, read: _Read) -> _IsTest:
-    if job.time is None:
-        n_train = n_samples - round(n_samples * job.holdout)
-        return lambda part, start: np.arange(start, start + len(part["X"])) >= n_train
-    names = list(attributes.get("feature_names") or [])
-    if job.time not in names:
-        raise InvalidParameterError(
-            f"`time`: {redact(job.data)} has no column {job.time!r}; it has {tables.listed(names)}"
-        )
-    at = names.index(job.time)
-    values = [part["X"][:, at] for part in read(["X"])]
-    first = Holdout(job.holdout, by=job.time).start(np.concatenate(values))
-    return lambda part, _: np.asarray(part["X"][:, at] >= first)

@@ -14,7 +14,7 @@ from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError,
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import datasets, documents, locations, output_places, writing
 from rff_dist.text import redact
-from rff_dist.workbench.jobs import places
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.tables import files, ingest, spreadsheets
 from rff_dist.workbench.tables.roles import Roles
 
@@ -33,35 +33,33 @@ def is_table(url: str) -> bool:
 
 @contextmanager
 def table_rows(
-    source: places.Source,
+    job: specs.Predict | specs.Evaluate,
     card: Mapping[str, Any],
-    *,
-    model: str,
     staged: locations.Location,
+    *,
+    observer: writing.Progress | None,
     roles: Roles = Roles(),
-    observer: writing.Progress | None = None,
 ) -> Iterator[str]:
     """Make a dataset from a table by a model's recipe, and remove it afterwards.
 
-    `source`: names the table.
+    `job`: names the table and the model.
     `card`: of the model, with its recipe.
-    `model`: its URL, for messages.
     `staged`: where to make the dataset.
     `observer`: told how many rows were made.
     Raises DataError if the model has no recipe, or the table lacks columns of it; InvalidParameterError if a
       version is asked for.
     """
-    url = source.data
-    if source.version is not None:
+    url = job.source.data
+    if job.source.version is not None:
         raise InvalidParameterError(
-            f"`version` is {source.version!r}, but {redact(url)} is a table, which keeps no versions; leave "
-            "it out"
+            f"`version` is {job.source.version!r}, but {redact(url)} is a table, which keeps no versions; "
+            "leave it out"
         )
     recipe = card.get(recipes.RECIPE)
     if recipe is None:
         raise DataError(
-            f"{redact(url)} is a table, but {redact(model)} has no recipe to read it with, since it was not "
-            "trained on an ingested table; expected a Zarr dataset. Ingest the table first"
+            f"{redact(url)} is a table, but {redact(job.model)} has no recipe to read it with, since it was "
+            "not trained on an ingested table; expected a Zarr dataset. Ingest the table first"
         )
     known = recipes.Recipe.from_dict(recipe)
     try:

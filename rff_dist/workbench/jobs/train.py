@@ -27,7 +27,6 @@ from rff_dist.workbench.jobs import (
     cards,
     fits,
     judging,
-    limits,
     publishing,
     specs,
     steps,
@@ -87,7 +86,7 @@ def train(job: specs.Train, do: steps.Runner, rows: _Opened | None = None) -> Tr
     fit.check_data(data.rows)
     # The longest pass decides whether a cluster is worth starting.
     n_samples = max(data.rows.n_samples, (test or data).rows.n_samples)
-    limits.check_before(data.rows, fit.options, do.machines(n_samples), do.limits)
+    do.limits.check_before(data.rows, fit.options, do.machines(n_samples))
     with (
         open_run(output, do.holder) as folder,
         do.open_engine(n_samples) as engine,
@@ -220,7 +219,7 @@ def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
     `group_by`: name of an array of groups. Rows of one group are in one fold.
     Raises DataError if there are no targets.
     """
-    source, classify = job.source, job.classes.classify
+    source, classify, folds = job.source, job.classes.classify, job.folds
     names = source.names() if url == source.data else source.names() | {"version": None}
     labels = None
     dataset: datasets.ZarrDataset | GridDataset
@@ -233,25 +232,19 @@ def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
             f"{redact(url)} has no targets to train on; write them with the data, or name their array with "
             "`y`"
         )
-    return fits.JobData(_with_groups(job.folds, dataset, group_by), labels)
-
-
-def _with_groups(
-    folds: training.FoldOptions, dataset: datasets.ZarrDataset | GridDataset, group_by: str | None
-) -> blocks.Dataset:
-    """Return the rows with the groups that folds need."""
+    rows: blocks.Dataset = dataset  # with the groups that folds need
     if group_by is not None:
-        return labelled.GroupedDataset(dataset, column_of(dataset, group_by))
-    if isinstance(dataset, GridDataset) and folds.group_by_block is not None:
-        return grids.group_by_blocks(dataset, folds.group_by_block)
-    if isinstance(dataset, GridDataset) and folds.time:
-        return grids.fold_by_time(dataset, folds.n_folds or training.DEFAULT_FOLDS)
-    if folds.group_by_block is not None:
+        rows = labelled.GroupedDataset(dataset, column_of(dataset, group_by))
+    elif isinstance(dataset, GridDataset) and folds.group_by_block is not None:
+        rows = grids.group_by_blocks(dataset, folds.group_by_block)
+    elif isinstance(dataset, GridDataset) and folds.time:
+        rows = grids.fold_by_time(dataset, folds.n_folds or training.DEFAULT_FOLDS)
+    elif folds.group_by_block is not None:
         raise InvalidParameterError(
             f"`group_by_block` is {folds.group_by_block}, but the rows are no cells of a grid; give "
             "`inputs`, or `groups`"
         )
-    return dataset
+    return fits.JobData(rows, labels)
 
 
 def check_test(data: fits.JobData, test: fits.JobData | None) -> None:

@@ -133,8 +133,8 @@ class FoldOptions:
             return DatedFolds(n_folds) if is_grid else TimeFolds(n_folds)
         return self.n_folds
 
-    def check(self, alpha: Any, n_components: Any) -> None:
-        """Check that alpha is chosen by cross-validation where folds or several D ask for it."""
+    def check(self, alpha: Any) -> None:
+        """Check that alpha is chosen by cross-validation where folds ask for it."""
         from rff_dist.fitting.options import CV_NAMES
 
         if not isinstance(alpha, str) or alpha in CV_NAMES:
@@ -145,11 +145,6 @@ class FoldOptions:
                     f"`{name}` needs k-fold cross-validation, `alpha` by cv or cv-1se, not {alpha}; leave "
                     "one of them out"
                 )
-        if isinstance(n_components, list):
-            raise InvalidParameterError(
-                f"`n_components` is {n_components}, from which cross-validation chooses, not by {alpha}; "
-                "give one number, or choose `alpha` by cv"
-            )
 
 
 @fields.group
@@ -171,7 +166,6 @@ class Classes:
         "Weights of a classifier's classes. balanced: all classes weigh the same. By default a class weighs "
         "as much as its rows.",
         None,
-        unit="balanced",
     )
 
     def __post_init__(self) -> None:

@@ -188,10 +188,8 @@ class Comparison(JudgedRows):
             losses = self._losses(model, self.measure)
             if losses is None:
                 continue
-            if self.measure == "accuracy":
-                values = np.array(share_with_interval(losses, self.weights, self.groups, self._inflation))
-            else:
-                values = np.array(paired_interval(losses, self.weights, self.groups, self._inflation))
+            interval = share_with_interval if self.measure == "accuracy" else paired_interval
+            values = np.array(interval(losses, self.weights, self.groups, self._inflation))
             if self.measure == "rmse":
                 # The lower end of a mean square's interval may lie below 0.
                 values = np.sqrt(np.maximum(values, 0.0))

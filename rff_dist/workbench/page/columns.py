@@ -20,7 +20,7 @@ from rff_dist.ridge import describe, effects, models
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.jobs import fits
 from rff_dist.workbench.page import pictures
-from rff_dist.workbench.results import document, html
+from rff_dist.workbench.results import document
 from rff_dist.workbench.results.models import target_names
 from rff_dist.workbench.results.words import value_words
 
@@ -102,7 +102,7 @@ def columns_section(page: document.Document, sample: PageSample, model: models.R
     bars = {chosen[i].name: (rises[i], rises[i] - errors[i], rises[i] + errors[i]) for i in order[:BARS]}
     largest = "; ".join(f"{name} {value:.3f}" for name, (value, *_) in bars.items())
     across = "importance, ± one standard error"
-    picture = html.png_of(pictures.bars_of(bars, across, ours=len(bars)))
+    picture = pictures.png_of(pictures.bars_of(bars, across, ours=len(bars)))
     page.picture(
         picture, f"Importance of columns: {largest}.", "The longer, the more it matters.", shrinks=True
     )
@@ -312,7 +312,7 @@ def _draw_curves(
             "model is a sum of such functions of one column each"
         )
     page.picture(
-        html.png_of(figure),
+        pictures.png_of(figure),
         f"{kind}. {'; '.join(words)}.",
         f"{kind}: {meaning}. Ticks mark the values that were tried.{some}",
     )
@@ -325,11 +325,8 @@ def _lines(model: models.RidgeModel, sample: PageSample) -> dict[int, str]:
     names = class_names(model)
     if calibration_of(model) is None:  # scores: of two classes, the second has one
         names = names[-sample.y.shape[1] :]
-        return {0: f"score of {names[0]}"} if len(names) == 1 else _frequent(names, sample)
-    return _frequent(names, sample)
-
-
-def _frequent(names: Sequence[str], sample: PageSample) -> dict[int, str]:
+        if len(names) == 1:
+            return {0: f"score of {names[0]}"}
     counts = np.bincount(class_of(sample.y), minlength=len(names))
     kept = np.sort(np.argsort(-counts, kind="stable")[:CURVE_CLASSES])
     return {int(at): names[at] for at in kept}

@@ -200,7 +200,10 @@ def model_page(
     ]
     page = document.Document(f"Report: {redact(place)}", lead=lead, chips=[*filter(None, chips)])
     if update is not None:
-        update_section(page, update)
+        refused = update["decision"].endswith("kept")
+        not_published = "The updated model, which this page describes, was not published."
+        page.section("The update", not_published if refused else "")
+        page.parts.append(updates.update_facts(update))
     score_section(page, model, comparison, metrics, None if update is None else update["gate"])
     if comparison is not None and comparison.classes is not None:
         _confusion_section(page, comparison, comparison.classes)
@@ -290,7 +293,7 @@ def _draw_distributions(
         axes.set_yticks([])
         pictures.plain_axes(axes)
     words = "Distributions of the columns: histograms, and the rows of each level."
-    page.picture(html.png_of(figure), words, words)
+    page.picture(pictures.png_of(figure), words, words)
 
 
 def _draw_scores(page: document.Document, comparison: verdict.Comparison) -> None:
@@ -299,9 +302,10 @@ def _draw_scores(page: document.Document, comparison: verdict.Comparison) -> Non
     title = describe.TITLES[comparison.measure]
     figure = pictures.bars_of(found, f"{title}, with its {verdict.LEVEL:.0%} interval")
     shown = "; ".join(f"{name} {value_words(value)}" for name, (value, _, _) in found.items())
+    about = f"{title} on {comparison.rows_words}: {shown}."
     better = "Larger" if comparison.measure in ("accuracy", "r2") else "Smaller"
     words = f"{better} is better. Models are compared row by row, which shows more than these intervals."
-    page.picture(html.png_of(figure), f"{title} on {comparison.rows_words}: {shown}.", words, shrinks=True)
+    page.picture(pictures.png_of(figure), about, words, shrinks=True)
 
 
 def _worst_rows(
@@ -363,7 +367,7 @@ def _residual_section(
         low, median, high = _rounded(np.quantile(residuals, [0.05, 0.5, 0.95]), residuals.std())
         words = f"Nine of ten residuals lie between {low} and {high}; their median is {median}."
         page.picture(
-            html.png_of(figure),
+            pictures.png_of(figure),
             f"Left: observed against predicted {name}, around the diagonal. Middle: residuals against "
             f"predictions. Right: histogram of the residuals. {words}",
             words,
@@ -388,7 +392,7 @@ def _draw_residuals_by_column(
         columns.label_values(axes, sample, column)
     names = ", ".join(sample.names[column] for column in order)
     page.picture(
-        html.png_of(figure),
+        pictures.png_of(figure),
         f"Residuals against {names}.",
         "Residuals against the columns that they vary most with. A trend is what the model misses.",
     )
@@ -491,7 +495,7 @@ def _draw_roc(page: document.Document, positive: NDArray[np.bool_], scores: NDAr
     axes.plot([0, 1], [0, 1], **_GUIDE)
     pictures.plain_axes(axes, f"share of other rows that are called {name}", f"share of {name} that is found")
     words = f"ROC curve of {name}: the area under it (ROC AUC) is {area:.3f}; 0.5 is chance, 1 is perfect."
-    page.picture(html.png_of(figure), words, words, shrinks=True)
+    page.picture(pictures.png_of(figure), words, words, shrinks=True)
 
 
 def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
@@ -558,7 +562,7 @@ def _approximation_section(
     )
 
 
-# -- the sections on a model's errors on rows that it was not trained on, and on an update ---------
+# -- the section on a model's errors on rows that it was not trained on ----------------------------
 
 
 def score_section(
@@ -601,15 +605,6 @@ def _own_table(page: document.Document, caption: str, errors: Mapping[str, Any])
     header = ("model", *(describe.TITLES[name] for name in names))
     shown = (errors_words(errors[name], errors.get(f"{name}_standard_error")) for name in names)
     page.table(caption, header, [("this model", *shown)])
-
-
-def update_section(page: document.Document, record: Mapping[str, Any]) -> None:
-    """Add the section about an update; `record`: `workbench.jobs.refresh.Updated.record`."""
-    refused = record["decision"].endswith("kept")
-    page.section(
-        "The update", "The updated model, which this page describes, was not published." if refused else ""
-    )
-    page.parts.append(updates.update_facts(record))
 
 
 # -- the sections on provenance and on the times of the job ----------------------------------------

@@ -409,11 +409,16 @@ def _label_components(axes: Any, n_components: Sequence[int]) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
 
 
-def _save(figure: Figure, path: Path) -> Path:
-    # matplotlib's name and version are left out, so that the same picture has the same bytes.
+def png_of(figure: Figure, dpi: int = 110) -> bytes:
+    """Return a figure as a PNG."""
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=_DPI, metadata={"Software": None})
-    return documents.write_file(path, content.getvalue(), what="picture")
+    # matplotlib's name and version are left out, so that the same picture has the same bytes.
+    figure.savefig(content, format="png", dpi=dpi, metadata={"Software": None})
+    return content.getvalue()
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    return documents.write_file(path, png_of(figure, _DPI), what="picture")
 
 
 def save_choice(

@@ -8,7 +8,7 @@ import numpy as np
 from rff_dist import fields
 from rff_dist.features import kinds
 from rff_dist.kernels import stationary
-from rff_dist.kmeans import fit, labels, starts
+from rff_dist.kmeans import fit, labels
 from rff_dist.storage import records
 from rff_dist.text import number, some
 from rff_dist.typing import Summary
@@ -28,33 +28,23 @@ def clustering_document(clustered: cluster.Clustered, job: specs.Clustering, run
     found, seed, comparison = clustered.clusters, job.space.seed, clustered.comparison
     record = {
         **clustered.record,
-        **_describe_clusters(found),
+        "features": found.feature_map.kind,
+        "length_scale": stationary.own_length_scale(kinds.kernel_of(found.feature_map)),
+        "sizes": found.weights,
+        **fields.values_of(found, "inertias", "start_inertias"),
         **({} if comparison is None else comparison.to_dict()),
-        **(
-            {}
-            if clustered.agreement is None
-            else {"agreement": describe_agreement(clustered.agreement, job.labels)}
-        ),
         "arrays": ["labels", *(name for name in ("distances", "principal") if getattr(job, name))],
         "seed": seed,
         **run,
     }
+    if clustered.agreement is not None:
+        record["agreement"] = describe_agreement(clustered.agreement, job.labels)
     facts = _job_facts(record) | words.run_facts(run)
     parts: list[Part] = [] if comparison is None else [numbers_table(comparison)]
     parts.append(sizes_table(found.weights, _SHOWN_CLUSTERS))
-    parts.append(passes_table(record["passes"], job.lloyd.numbers, _SHOWN_PASSES))
+    parts.append(passes_table(record["passes"], job.lloyd.numbers))
     following = [] if job.model is None else [["predict", job.model, "DATA", "OUT"]]
     return Document(f"wrote {record['output']}", [facts, *parts], record=record, next=following)
-
-
-def _describe_clusters(clusters: starts.Clusters) -> dict[str, Any]:
-    kernel = kinds.kernel_of(clusters.feature_map)
-    return {
-        "features": clusters.feature_map.kind,
-        "length_scale": stationary.own_length_scale(kernel),
-        "sizes": clusters.weights,
-        **fields.values_of(clusters, "inertias", "start_inertias"),
-    }
 
 
 def describe_agreement(agreement: labels.Contingency, name: str | None) -> dict[str, Any]:
@@ -140,10 +130,8 @@ def numbers_table(comparison: fit.Comparison) -> Table:
     return Table(caption, header, rows, chosen)
 
 
-def passes_table(
-    passes: Sequence[Mapping[str, Any]], numbers: Sequence[int], most: int | None = None
-) -> Table:
-    """Return the last passes, by default all, with the inertia of the centres that each began with."""
+def passes_table(passes: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> Table:
+    """Return the last passes, with the inertia of the centres that each began with."""
     names = [f"{k} clusters" for k in numbers] if len(numbers) > 1 else ["inertia"]
     rows = [
         (
@@ -153,9 +141,9 @@ def passes_table(
             number(row["shift"]),
             row["seconds"],
         )
-        for row in passes[-(most or len(passes)) :]
+        for row in passes[-_SHOWN_PASSES:]
     ]
     caption = "inertia of the centres that each pass began with"
-    if most is not None and len(passes) > most:
-        caption = f"{caption}: the last {most} of {len(passes):,} passes"
+    if len(passes) > _SHOWN_PASSES:
+        caption = f"{caption}: the last {_SHOWN_PASSES} of {len(passes):,} passes"
     return Table(caption, ("pass", *names, "starts", "shift", "seconds"), rows)

@@ -1,11 +1,9 @@
 """A document as one HTML file, which needs no other file and no network."""
 
 import base64
-import io
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from rff_dist.storage import documents
 from rff_dist.typing import PathLike
@@ -78,10 +76,3 @@ def _table(table: words.Table, label: str) -> str:
 def _scrolling(content: str, label: str) -> str:
     """Put content that may be wider than a phone in a frame that scrolls, by the keyboard too."""
     return f'<div class="wide" tabindex="0" role="region" aria-label="{escape(label)}">{content}</div>'
-
-
-def png_of(figure: Any) -> bytes:
-    """Return a figure as a PNG."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
-    return buffer.getvalue()

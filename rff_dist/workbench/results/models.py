@@ -329,22 +329,13 @@ def describe_stored(record: records.Record) -> dict[str, Any]:
     if spec.get("precision") == "standard" and "statistics" in record.metadata:
         rate = choice.rate_for(dimension, float(card["n_samples"]) * dimension**2)
         described["products"] = {"by": rate.products.name, "gflops_per_thread": rate.gflops}
-    if (table := _stored_cross_validation(record)) is not None:
-        described["cross_validation"] = table
+    if "selection_cv_errors" in record.arrays:  # alpha was chosen from a table of k-fold errors
+        arrays = {name.removeprefix("selection_"): array for name, array in record.arrays.items()}
+        folds = folding.folds_from_dict(card["folds"])
+        table = cross_validation.CrossValidation.from_arrays(folds, arrays)
+        chosen = card.get("classifier", {}).get("ridge_alpha", record.metadata["alpha"])
+        described["cross_validation"] = describe_cross_validation(table, dimension, chosen)
     return described
-
-
-def _stored_cross_validation(record: records.Record) -> dict[str, Any] | None:
-    """Return a summary of a model's table of k-fold errors; None if alpha was not chosen from one."""
-    prefix, metadata = "selection_", record.metadata
-    if f"{prefix}cv_errors" not in record.arrays:
-        return None
-    arrays = {name.removeprefix(prefix): array for name, array in record.arrays.items()}
-    table = cross_validation.CrossValidation.from_arrays(
-        folding.folds_from_dict(metadata["card"]["folds"]), arrays
-    )
-    chosen = metadata["card"].get("classifier", {}).get("ridge_alpha", metadata["alpha"])
-    return describe_cross_validation(table, len(record.arrays["coefficients"]), chosen)
 
 
 def stored_facts(record: records.Record, products: Mapping[str, Any] | None) -> Facts:

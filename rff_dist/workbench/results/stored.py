@@ -51,7 +51,10 @@ def stored_document(path: str) -> Document:
         "attributes": shown,
     }
     if kind != "dataset":
-        return _contents_document(record)
+        facts = _attribute_facts(shown)
+        if record["complete"] is False:
+            facts["state"] = words.Alert("unfinished: its writer was stopped")
+        return Document(f"{path}: {kind}", [_arrays_table(record), facts], record=record)
     weights = "sample_weight" if {"sample_weight", "y"} <= arrays.keys() else None
     text = "y" in arrays and arrays["y"].dtype.kind in "UT"
     dataset = datasets.open_dataset(path, y=None if text else "y", sample_weight=weights)
@@ -80,13 +83,6 @@ def _dataset_facts(record: Mapping[str, Any]) -> words.Facts:
         "follows": words.table_words(row_sources.followed_table(record["attributes"])),
         "fingerprint": record["fingerprint"][:16],
     }
-
-
-def _contents_document(record: Mapping[str, Any]) -> Document:
-    facts = _attribute_facts(record["attributes"])
-    if record["complete"] is False:
-        facts["state"] = words.Alert("unfinished: its writer was stopped")
-    return Document(f"{record['path']}: {record['kind']}", [_arrays_table(record), facts], record=record)
 
 
 def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:

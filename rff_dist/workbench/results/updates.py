@@ -29,7 +29,7 @@ def update_document(updated: refresh.Updated, run: Summary) -> Document:
         parts.append(errors_table(record, champion))
         if "columns" in record["drift"]["parts"]:
             columns, names = record["drift"]["columns"], champion.card.get("feature_names")
-            parts.append(columns_table(columns, names, _SHOWN_COLUMNS))
+            parts.append(columns_table(columns[:_SHOWN_COLUMNS], names))
     code = REFUSED if record["decision"].endswith("kept") else 0
     return Document(f"{decision}: {words.place_words(record)}", parts, record=record, code=code)
 
@@ -83,16 +83,14 @@ def errors_table(record: Mapping[str, Any], champion: RidgeModel) -> words.Table
 _MODELS = ("champion", "challenger")
 
 
-def columns_table(
-    columns: Sequence[Mapping[str, Any]], names: Sequence[str] | None, most: int | None = None
-) -> words.Table:
-    """Return the columns of the new rows that drifted most; by default all."""
+def columns_table(columns: Sequence[Mapping[str, Any]], names: Sequence[str] | None) -> words.Table:
+    """Return the columns of the new rows that drifted most."""
     rows = [
         (
             row["column"] if names is None else names[row["column"]],
             *("∞" if row[key] is None else f"{row[key]:.3g}" for key in ("shift", "spread", "p_value")),
         )
-        for row in columns[:most]
+        for row in columns
     ]
     header = ("column", "shift of the mean", "spread", "p-value")
     return words.Table("columns that moved most, in standard deviations", header, rows)

@@ -299,7 +299,13 @@ def json_table(path: Path) -> tables.Table:
     with tables.opening(path, "JSON lines"):
         with pyarrow.input_stream(str(path), compression="detect") as stream:
             if stream.read(64).lstrip()[:1] == b"[":  # one array of objects, which is read as a whole
-                return _json_array(path, stream)
+                stream.seek(0)
+                rows = standard_json.loads(stream.read())
+                if not all(isinstance(row, dict) for row in rows):
+                    raise StorageError(
+                        f"{path} holds an array of JSON; expected an array of objects, one for each row"
+                    )
+                return memory_table(path.name, pyarrow.Table.from_pylist(rows))
         schema = open_it(None).schema
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
@@ -309,17 +315,14 @@ def json_table(path: Path) -> tables.Table:
     return tables.Table(path.name, schema, batches, None)
 
 
-def _json_array(path: Path, stream: Any) -> tables.Table:
-    stream.seek(0)
-    rows = standard_json.loads(stream.read())
-    if not all(isinstance(row, dict) for row in rows):
-        raise StorageError(f"{path} holds an array of JSON; expected an array of objects, one for each row")
-    table = pyarrow.Table.from_pylist(rows)
+def memory_table(name: str, rows: pyarrow.Table, notes: Sequence[str] = ()) -> tables.Table:
+    """Return rows in memory as a table."""
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        yield from table.select(list(types)).to_batches()
+        for batch in rows.to_batches(tables.rows_per_batch(8 * len(types))):
+            yield tables.cast_columns(batch, types, name)
 
-    return tables.Table(path.name, table.schema, batches, table.num_rows)
+    return tables.Table(name, rows.schema, batches, rows.num_rows, notes)
 
 
 def spool(table: tables.Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> tables.Table:

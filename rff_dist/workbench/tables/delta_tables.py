@@ -1,9 +1,8 @@
 """Delta tables: their rows, and what changed between two versions."""
 
 import hashlib
-import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -11,10 +10,11 @@ import numpy as np
 import pyarrow
 from pyarrow import compute
 
-from rff_dist.errors import DataError, MissingDependencyError, StorageError
+from rff_dist.errors import DataError, StorageError
+from rff_dist.lazy import require
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
-from rff_dist.workbench.tables.lakes import Feed, Lake
+from rff_dist.workbench.tables.lakes import Feed, Lake, reading
 
 _CHANGE, _COMMIT = "_change_type", "_commit_version"
 
@@ -24,14 +24,11 @@ def open_delta(location: locations.Location) -> Lake:
 
     Raises MissingDependencyError without the package deltalake; StorageError if the table cannot be read.
     """
-    if importlib.util.find_spec("deltalake") is None:
-        raise MissingDependencyError(
-            f"{location} is a Delta table, which needs the package deltalake, which is not installed: "
-            "pip install rff_dist[delta]"
-        )
-    import deltalake
-
-    with _reading(location):
+    deltalake = require(
+        "deltalake", f"{location} is a Delta table, which needs the package deltalake", "delta"
+    )
+    as_delta = partial(reading, location, "a Delta table")
+    with as_delta():
         table = deltalake.DeltaTable(location.url)
         schema: Any = pyarrow.schema(table.schema().to_arrow())
         name, version, protocol = PurePosixPath(location.path).name, table.version(), table.protocol()
@@ -40,12 +37,10 @@ def open_delta(location: locations.Location) -> Lake:
         n_samples = table.count() if plain else None
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        with _reading(location):
+        with as_delta():
             if plain:
-                rows, ahead = (
-                    tables.rows_per_batch(8 * len(types)),
-                    {"batch_readahead": 1, "fragment_readahead": 1},
-                )
+                ahead = {"batch_readahead": 1, "fragment_readahead": 1}
+                rows = tables.rows_per_batch(8 * len(types))
                 read = table.to_pyarrow_dataset().to_batches(columns=list(types), batch_size=rows, **ahead)
             else:
                 read = pyarrow.RecordBatchReader.from_stream(table.scan(columns=list(types)))
@@ -90,17 +85,3 @@ def _read_commit(location: locations.Location, version: int) -> str | None:
     """Return the digest of a version's commit; None if the log no longer has it."""
     content = locations.read_file(location.child("_delta_log"), f"{version:020}.json")
     return None if content is None else hashlib.sha256(content).hexdigest()
-
-
-@contextmanager
-def _reading(location: locations.Location) -> Iterator[None]:
-    from deltalake.exceptions import DeltaError
-
-    try:
-        yield
-    except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(
-            f"{location} cannot be read as a Delta table: {locations.explain(error)}"
-        ) from error

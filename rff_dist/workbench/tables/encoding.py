@@ -21,7 +21,6 @@ class Encoding:
         "How text becomes numbers. one-hot: a column of 0 and 1 for each level. target: the mean target of "
         "the level, from other rows than the row itself. auto: one-hot up to 20 levels, target above.",
         default="auto",
-        unit="auto|one-hot|target",
     )
     dates: fields.Names | None = fields.option(
         "Parts of a date that become columns: some of elapsed-days, year, month, day-of-year, weekday and "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import DataError
 from rff_dist.storage import datasets, locations, writing
 
 # Rows that share a counter. The number is part of the data's definition: another one gives other rows.
@@ -21,7 +21,6 @@ class RandomRows:
     `noise`: standard deviation of the noise, in units of y.
     `seed`: from 0 to 2^64 − 1.
     `first_row`: number of the first row; test data can begin where the training data end.
-    Raises InvalidParameterError if a size is below 1, the noise negative or the seed out of range.
     """
 
     n_samples: int
@@ -29,15 +28,6 @@ class RandomRows:
     noise: float
     seed: int
     first_row: int = 0
-
-    def __post_init__(self) -> None:
-        sizes = min(self.n_samples, self.n_features) >= 1 and self.first_row >= 0
-        if not sizes or not 0 <= self.noise < np.inf or not 0 <= self.seed < 2**64:
-            raise InvalidParameterError(
-                f"`n_samples`={self.n_samples}, `n_features`={self.n_features}, `noise`={self.noise}, "
-                f"`seed`={self.seed}, `first_row`={self.first_row}; expected sizes of at least 1, noise and "
-                "a first row of at least 0 and a seed from 0 to 2^64 - 1"
-            )
 
 
 def generate_dataset(

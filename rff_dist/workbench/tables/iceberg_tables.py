@@ -1,17 +1,20 @@
 """Iceberg tables of a catalog: their rows, and what changed between two snapshots."""
 
-import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow
 
-from rff_dist.errors import DataError, MissingDependencyError, RFFDistError, StorageError
+from rff_dist.errors import DataError
+from rff_dist.lazy import require
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
-from rff_dist.workbench.tables.lakes import Feed, Lake
+from rff_dist.workbench.tables.lakes import Feed, Lake, reading
+
+_ADVICE = ". Check the catalog's entry in .pyiceberg.yaml or the environment, and the table's name"
 
 
 def open_iceberg(location: locations.Location) -> Lake:
@@ -21,17 +24,14 @@ def open_iceberg(location: locations.Location) -> Lake:
     Raises MissingDependencyError without the package pyiceberg; StorageError if the table cannot be read;
       DataError if it has no snapshot.
     """
-    if importlib.util.find_spec("pyiceberg") is None:
-        raise MissingDependencyError(
-            f"{location} is an Iceberg table, which needs the package pyiceberg, which is not installed: "
-            "pip install rff_dist[iceberg]"
-        )
+    require("pyiceberg", f"{location} is an Iceberg table, which needs the package pyiceberg", "iceberg")
     from pyiceberg.catalog import load_catalog
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan
 
     catalog, _, name = location.path.partition("/")
-    with _reading(location), closing(load_catalog(catalog)) as opened:
+    as_iceberg = partial(reading, location, "an Iceberg table", _ADVICE)
+    with as_iceberg(), closing(load_catalog(catalog)) as opened:
         table = opened.load_table(name)
         snapshot, schema = table.current_snapshot(), table.schema().as_arrow()
     if snapshot is None:
@@ -49,7 +49,7 @@ def open_iceberg(location: locations.Location) -> Lake:
         # by the columns' ids, so that files from before a column was renamed have it under its new name
         projected = table.schema().select(*types)
         scan = ArrowScan(table.metadata, table.io, projected, AlwaysTrue())
-        with _reading(location):
+        with as_iceberg():
             for task in tasks:  # one file at a time: PyIceberg holds all rows of it
                 for batch in scan.to_record_batches([task]):
                     yield tables.cast_columns(batch, types, name)
@@ -62,7 +62,7 @@ def open_iceberg(location: locations.Location) -> Lake:
                 "Ingest the table again with `overwrite`"
             )
         types = {column: schema.field(column).type for column in columns}
-        with _reading(location):
+        with as_iceberg():
             before = plan(since)
         went = [task for key, task in before.items() if key not in current]
         came = [task for key, task in current.items() if key not in before]
@@ -71,7 +71,7 @@ def open_iceberg(location: locations.Location) -> Lake:
         signs = np.repeat([-1, 1], [sum(map(len, part)) for part in parts])
         return rows, signs, np.zeros(len(signs), np.int64)
 
-    with _reading(location):
+    with as_iceberg():
         current = plan(snapshot.snapshot_id)
         lengths = [None if task.delete_files else task.file.record_count for task in current.values()]
     n_samples = None if None in lengths else sum(filter(None, lengths))
@@ -79,16 +79,3 @@ def open_iceberg(location: locations.Location) -> Lake:
     # as text, since not all readers of JSON keep integers of 64 bits
     version = str(snapshot.snapshot_id)
     return Lake(location.url, "Iceberg", str(table.metadata.table_uuid), version, {}, rows, read_feed)
-
-
-@contextmanager
-def _reading(location: locations.Location) -> Iterator[None]:
-    try:
-        yield
-    except RFFDistError:
-        raise
-    except Exception as error:  # of catalogs, stores, Arrow and PyIceberg, which have no common class
-        raise StorageError(
-            f"{location} cannot be read as an Iceberg table: {locations.explain(error)}. Check the catalog's "
-            "entry in .pyiceberg.yaml or the environment, and the table's name"
-        ) from error

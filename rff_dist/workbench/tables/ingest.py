@@ -131,12 +131,6 @@ def ingest_parts(
       rows were held out and read.
     Raises as `ingest`; also DataError if a part has no row, or the rows have no order by `holdout.by`.
     """
-    output_places.check_output(
-        locations.parse_location(urls[1]),
-        overwrite=how.overwrite,
-        inputs=[locations.parse_location(urls[0])],
-        marker=locations.DATASET_FILES,
-    )
     # The rows to train on come last: the recipe is learned from the last part.
     places = [(urls[1], RowSelection(holdout, wanted=True)), (urls[0], RowSelection(holdout, wanted=False))]
     test, train = _ingest(source, places, roles, how, preparing)
@@ -206,22 +200,21 @@ def _ingest(
     if not isinstance(source, queries.Query):
         sources = [source] if isinstance(source, str | os.PathLike) else source
         inputs += [locations.parse_location(split_sheet(os.fspath(each))[0]) for each in sources]
-    url, learned_from = places[-1]
+    outputs = [locations.parse_location(url) for url, _ in places]
     # Checked first, since finding a table's columns and types may take a while.
-    output_places.check_output(
-        locations.parse_location(url), overwrite=how.overwrite, inputs=inputs, marker=locations.DATASET_FILES
-    )
+    for i, output in enumerate(outputs):
+        read, marker = [*inputs, *outputs[i + 1 :]], locations.DATASET_FILES
+        output_places.check_output(output, overwrite=how.overwrite, inputs=read, marker=marker)
     written: list[datasets.ZarrDataset] = []
     with ExitStack() as stack:
         opened, _ = _open_inputs(stack, source, table_files, [], preparing)
         for file in table_files:
             if file.lake is not None:
                 how = replace(how, message=how.message or f"write {file.lake.words}")
-        plan, n_samples, batches = _read(stack, opened, roles, preparing, learned_from)
+        plan, n_samples, batches = _read(stack, opened, roles, preparing, places[-1][1])
         begun: list[locations.Location] = []
         try:
-            for place, selection in places:
-                location = locations.parse_location(place)
+            for location, (_, selection) in zip(outputs, places, strict=True):
                 # Only what this run has begun may be removed after an error.
                 is_new = not locations.exists(location)
                 # Empty when `write_batches` gets it: `_read_selected` fills it after the last batch, before
@@ -357,7 +350,8 @@ def ingest_more(
         batches = read_onto(dataset, opened, roles, journal)
 
         def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
-            is_known = not journal.n_read or journal.digests & row_sources.known_digests(attributes)
+            digests = {str(entry["sha256"]) for entry in journal.entries}
+            is_known = not journal.n_read or digests & row_sources.known_digests(attributes)
             # A query may find the rows that it found the last time; then nothing is appended.
             return None if opened[0].is_query and is_known else _facts(roles, journal, attributes)
 
@@ -385,17 +379,12 @@ def _follow(dataset: appending.Editing, lake: lakes.Lake, roles: Roles, message:
     used |= {*(dataset.names("target_names") or ()), *(recipe.inputs if recipe is not None else ())}
     changes = lake.read_changes(since, [name for name in lake.rows.schema.names if name in used], key)
     journal = Journal()
-    opened = [Input(lake.source, changes.as_table(lake.rows.name), Path(lake.rows.name))]
-    batches = read_onto(dataset, opened, roles, journal)
-
-    merged = lakes.merge(
-        dataset,
-        lake,
-        changes,
-        batches,
-        facts=lambda: _facts(roles, journal, attributes),
-        message=message,
-    )
+    opened = [
+        Input(lake.source, array_files.memory_table(lake.rows.name, changes.rows), Path(lake.rows.name))
+    ]
+    read = [dataset.fit_batch(batch, 0) for batch in read_onto(dataset, opened, roles, journal)]
+    facts = _facts(roles, journal, attributes)
+    merged = lakes.merge(dataset, lake, changes, read, facts, message)
     n_after = n_before + merged.n_added - merged.n_deleted
     return Ingested(
         n_before,

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,9 +14,9 @@ import pyarrow
 from rff_dist.data import columns as row_columns
 from rff_dist.data import row_batches
 from rff_dist.data import sources as row_sources
-from rff_dist.errors import DataError
+from rff_dist.errors import DataError, RFFDistError, StorageError
 from rff_dist.recipes import tables
-from rff_dist.storage import appending, corrections
+from rff_dist.storage import appending, corrections, locations
 from rff_dist.storage.columns import ID
 from rff_dist.typing import IntArray
 from rff_dist.workbench.tables.roles import check_column
@@ -140,36 +141,37 @@ class Changes:
     ids: np.ndarray
     before: IntArray
 
-    def as_table(self, name: str) -> tables.Table:
-        """Return the rows as a table to be read."""
-        return tables.Table(
-            name,
-            self.rows.schema,
-            lambda types: (tables.cast_columns(batch, types, name) for batch in self.rows.to_batches()),
-            self.rows.num_rows,
-        )
+
+@contextmanager
+def reading(location: locations.Location, kind: str, advice: str = "") -> Iterator[None]:
+    """Raise StorageError, with advice, if a table of this kind cannot be read."""
+    try:
+        yield
+    except RFFDistError:
+        raise
+    except Exception as error:  # of catalogs, stores, DataFusion and Arrow, which have no common class
+        why = locations.explain(error)
+        raise StorageError(f"{location} cannot be read as {kind}: {why}{advice}") from error
 
 
 def merge(
     dataset: appending.Editing,
     lake: Lake,
     changes: Changes,
-    batches: Iterable[row_batches.RowBatch],
-    *,
-    facts: Callable[[], dict[str, Any]],
-    message: str | None = None,
+    read: Sequence[Mapping[str, np.ndarray]],
+    attributes: dict[str, Any],
+    message: str | None,
 ) -> corrections.Merged:
     """Bring a dataset to a version of the table that it follows, in one commit.
 
-    `batches`: the changed rows, as read for the dataset; rows that were dropped are not in them.
-    `facts`: called when the batches are read; returns the attributes that change next to the table's entry.
+    `read`: the changed rows, as arrays of the dataset; rows that were dropped are not in them.
+    `attributes`: those that change next to the table's entry.
     `message`: why, kept with the version.
     Raises DataError if the dataset does not hold what the table held.
     """
-    read = [dataset.fit_batch(batch, 0) for batch in batches]
     empty = {name: np.empty((0, *header.shape[1:]), header.dtype) for name, header in dataset.headers.items()}
     parts = {name: np.concatenate([part[name] for part in (empty, *read)]) for name in empty}
-    attributes, n_new = facts(), len(parts["X"])
+    n_new = len(parts["X"])
     entry = lake.find_entry(known := row_sources.known_sources(dataset.attributes), dataset.location)
     since, may_lack = entry[row_sources.TABLE]["version"], attributes.get(DROPPED, 0) > 0
     rows, gone = np.full(n_new, -1), np.empty(0, np.int64)

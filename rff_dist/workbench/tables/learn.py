@@ -96,7 +96,7 @@ def learn(
     Raises DataError if there is no row to learn from, or no column is left.
     """
     kinds = {name: kind_of(schema.field(name).type) for name in columns}
-    numbers = _Numbers.of(kinds, encoding)
+    numbers = _Numbers(kinds, encoding)
     texts = {name: _Levels() for name, kind in kinds.items() if kind == "text"}
     outputs = _Outputs.of(schema, targets) if texts else None
     n_rows = n_bytes = 0
@@ -179,7 +179,6 @@ def fold_of_rows(start: int, n_rows: int) -> IntArray:
 # -- numbers and dates -----------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class _Numbers:
     """Sums, extremes and a row sample of all number columns and parts of dates.
 
@@ -188,36 +187,20 @@ class _Numbers:
     `given`: whether the user named the parts of dates; else parts that do not vary are left out.
     """
 
-    parts: dict[str, tuple[str, ...] | None]
-    starts: dict[str, int]
-    given: bool
-    sample: inspection.RowSample
-    sums: FloatArray
-    counts: IntArray
-    n_missing: IntArray
-    least: FloatArray
-    most: FloatArray
-
-    @classmethod
-    def of(cls, kinds: Mapping[str, str | None], encoding: Encoding) -> _Numbers:
+    def __init__(self, kinds: Mapping[str, str | None], encoding: Encoding) -> None:
         automatic = ("elapsed-days", "day-of-year", "weekday", "hour")
         wanted = tuple(encoding.dates or automatic)
         parts = {name: wanted if kind == "date" else None for name, kind in kinds.items() if kind != "text"}
         *starts, n_parts = accumulate((len(names or (name,)) for name, names in parts.items()), initial=0)
-        zeros, places = np.zeros(n_parts), dict(zip(parts, starts, strict=True))
-        size, counts = inspection.sample_size(max(1, len(zeros))), zeros.astype(np.int64)
-        sample = inspection.RowSample(size, np.zeros(0, np.uint64), np.empty((0, len(zeros))))
-        return cls(
-            parts,
-            places,
-            encoding.dates is not None,
-            sample,
-            zeros,
-            counts,
-            counts,
-            zeros + np.inf,
-            zeros - np.inf,
-        )
+        self.parts, self.starts = parts, dict(zip(parts, starts, strict=True))
+        self.given = encoding.dates is not None
+        size = inspection.sample_size(max(1, n_parts))
+        self.sample = inspection.RowSample(size, np.zeros(0, np.uint64), np.empty((0, n_parts)))
+        self.sums: FloatArray = np.zeros(n_parts)
+        self.counts: IntArray = np.zeros(n_parts, np.int64)
+        self.n_missing: IntArray = self.counts
+        self.least: FloatArray = self.sums + np.inf
+        self.most: FloatArray = self.sums - np.inf
 
     def add(self, batch: pyarrow.RecordBatch, rows: IntArray, start: int) -> None:
         numbers: list[FloatArray] = []
@@ -317,7 +300,6 @@ class _Outputs:
         return [by_place[i] for i in self.order]
 
 
-@dataclass(slots=True)
 class _Levels:
     """The levels of a column of text: their counts, and sums of the outputs by fold and level.
 
@@ -325,15 +307,20 @@ class _Levels:
     `weights`: numbers of rows with targets, of shape (n_folds, n_levels).
     """
 
-    index: dict[str, int] = field(default_factory=dict)
-    n_characters: int = 0
-    counts: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    n_missing: int = 0
-    n_given_up: int = 0
-    weights: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0)))
-    sums: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0, 0)))
-    squares: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0, 0)))
-    pivot: FloatArray | None = None
+    def __init__(self) -> None:
+        self.n_missing = self.n_given_up = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.index: dict[str, int] = {}
+        self.n_characters, self.counts = 0, np.zeros(0, np.int64)
+        self.drop_sums()
+
+    def drop_sums(self) -> None:
+        """Free the sums of outputs."""
+        self.weights: FloatArray = np.zeros((_FOLDS.n_folds, 0))
+        self.sums, self.squares = np.zeros((2, _FOLDS.n_folds, 0, 0))
+        self.pivot: FloatArray | None = None
 
     def add(self, column: pyarrow.Array, rows: IntArray, Y: FloatArray | None, folds: IntArray) -> None:
         if self.n_given_up or not len(rows):
@@ -377,13 +364,7 @@ class _Levels:
     def give_up(self) -> None:
         """Free the memory, and remember how many levels there were."""
         self.n_given_up = len(self.index)
-        self.index, self.n_characters, self.counts = {}, 0, np.zeros(0, np.int64)
-        self.drop_sums()
-
-    def drop_sums(self) -> None:
-        """Free the sums of outputs."""
-        empty = _Levels()
-        self.weights, self.sums, self.squares, self.pivot = empty.weights, empty.sums, empty.squares, None
+        self._begin()
 
     def encoder(
         self, name: str, encoding: Encoding, outputs: _Outputs | None, n_rows: int

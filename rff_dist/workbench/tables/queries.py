@@ -2,13 +2,13 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pyarrow import compute
 
 from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
+from rff_dist.lazy import require
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
 
@@ -26,6 +27,10 @@ N_INGESTED = "n_ingested"
 _PEEKED_ROWS = 1000  # the first rows, which decide the types of the columns
 _CONNECT_S = 30
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # years 1 to 9999
+
+#: Some rows of a result: their number, and their columns.
+type _Part = tuple[int, Sequence[Any]]
+type _Telling = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,11 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.Table]:
             yield table
         return
     try:
-        arguments = _connect_arguments(url)
+        # Without it a driver waits for a database that takes the connection and answers nothing; SQLAlchemy
+        # has no option for it. SQLite has no server, and waits 5 s for its lock.
+        known = url.get_driver_name() in ("psycopg", "psycopg2", "pymysql", "mysqldb")
+        bounded = known and "connect_timeout" not in url.query
+        arguments = {"connect_timeout": _CONNECT_S} if bounded else {}
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=arguments)
     except ImportError as error:
         raise MissingDependencyError(
@@ -133,7 +142,7 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.Table]:
             # No bound: an hour of sorting looks like a database that will never answer. The database may have
             # one (`statement_timeout`), a flow has `timeout_minutes`, and the user can interrupt it.
             result = streaming.execute(sqlalchemy.text(query.sql), parameters)
-            yield _as_table(result, query, url)
+            yield _as_table(result, partial(_telling, query, url))
     finally:
         engine.dispose()
 
@@ -143,13 +152,13 @@ def _copied(query: Query, url: Any, n_ingested: int) -> Iterator[tables.Table]:
     """Yield the result of a query of PostgreSQL, which COPY sends as batches of columns."""
     import sqlalchemy
 
-    try:
-        from adbc_driver_postgresql import dbapi
-    except ImportError:
-        raise MissingDependencyError(
-            "postgresql:// needs the package adbc-driver-postgresql, which is not installed: pip install "
-            "rff_dist[postgresql]. Another driver is named as in postgresql+psycopg://"
-        ) from None
+    dbapi = require(
+        "adbc_driver_postgresql.dbapi",
+        "postgresql:// needs the package adbc-driver-postgresql",
+        "postgresql",
+        ". Another driver is named as in postgresql+psycopg://",
+    )
+    telling = partial(_telling, query, url, dbapi.Error, pyarrow.ArrowException, OSError)
     limits = {} if "connect_timeout" in url.query else {"connect_timeout": str(_CONNECT_S)}
     place = url.update_query_dict(limits).render_as_string(hide_password=False)
     with ExitStack() as stack:
@@ -163,38 +172,13 @@ def _copied(query: Query, url: Any, n_ingested: int) -> Iterator[tables.Table]:
             cursor = stack.enter_context(connection.cursor())
             cursor.execute(f"{compiled}\n")  # a last line that is a comment would hide the end of COPY
             reader = cursor.fetch_record_batch()
-        yield _copied_table(
-            reader, lambda: _telling(query, url, dbapi.Error, pyarrow.ArrowException, OSError)
-        )
-
-
-def _copied_table(reader: Any, telling: Callable[[], AbstractContextManager[None]]) -> tables.Table:
-    labels = reader.schema.names
-    names = tables.numbered(labels)
-    kinds = dict(zip(names, map(_plain_type, reader.schema), strict=True))
-    with telling():
-        first = next((batch for batch in reader if len(batch)), None)
-
-    def to_batch(
-        batch: pyarrow.RecordBatch, types: Mapping[str, pyarrow.DataType], start: int = 0
-    ) -> pyarrow.RecordBatch:
-        columns = dict(zip(names, batch.columns, strict=True))
-        plain = {name: _plain(columns[name], kinds[name], name, start) for name in types}
-        return tables.cast_columns(pyarrow.RecordBatch.from_pydict(plain), types, "the query")
-
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        batch, start = first, 0
-        while batch is not None:
-            yield to_batch(batch, types, start)
-            start += len(batch)
-            with telling():
-                batch = next(reader, None)
-
-    def head(types: Mapping[str, pyarrow.DataType]) -> pyarrow.RecordBatch | None:
-        return None if first is None else to_batch(first, types)
-
-    schema = pyarrow.schema(kinds)
-    return tables.Table("the query", schema, batches, None, tables.numbered_note(labels), True, head)
+        kinds = list(map(_plain_type, reader.schema))
+        # each column with its own type, which may be another than it is read by
+        parts = ((len(batch), list(zip(batch.columns, kinds, strict=True))) for batch in reader if len(batch))
+        with telling():
+            first = next(parts, None)
+        labels = reader.schema.names
+        yield _table(labels, kinds, first, parts, convert=_plain, telling=telling)
 
 
 def _plain_type(field: pyarrow.Field) -> pyarrow.DataType:
@@ -210,11 +194,12 @@ def _plain_type(field: pyarrow.Field) -> pyarrow.DataType:
     return kind if types.is_string(kind) or types.is_boolean(kind) else pyarrow.binary()
 
 
-def _plain(column: pyarrow.Array, kind: pyarrow.DataType, name: str, start: int) -> pyarrow.Array:
-    column = getattr(column, "storage", column)  # decimals, as text
-    if pyarrow.types.is_float32(
-        column.type
-    ):  # by their digits, as drivers read them: 0.1 is not 0.10000000149
+def _plain(
+    typed: tuple[pyarrow.Array, pyarrow.DataType], _: pyarrow.DataType, name: str, start: int
+) -> pyarrow.Array:
+    column, kind = getattr(typed[0], "storage", typed[0]), typed[1]  # decimals, as text
+    if pyarrow.types.is_float32(column.type):
+        # by their digits, as drivers read them: 0.1 is not 0.10000000149
         column = column.cast(pyarrow.string())
     try:
         column = column.cast(kind)
@@ -226,15 +211,6 @@ def _plain(column: pyarrow.Array, kind: pyarrow.DataType, name: str, start: int)
     except pyarrow.ArrowException:
         raise _other_values(name, kind, start, len(column)) from None
     return column
-
-
-def _connect_arguments(url: Any) -> dict[str, Any]:
-    """Return what makes a driver give up a database that takes the connection and answers nothing.
-
-    SQLAlchemy has no option for it. SQLite has no server, and waits 5 s for its lock.
-    """
-    known = url.get_driver_name() in ("psycopg", "psycopg2", "pymysql", "mysqldb")
-    return {"connect_timeout": _CONNECT_S} if known and "connect_timeout" not in url.query else {}
 
 
 def _read_url(query: Query) -> Any:
@@ -273,30 +249,47 @@ def _telling(query: Query, url: Any, *others: type[Exception]) -> Iterator[None]
         ) from None
 
 
-def _as_table(result: Any, query: Query, url: Any) -> tables.Table:
+def _as_table(result: Any, telling: _Telling) -> tables.Table:
     labels = [str(name) for name in result.keys()]  # noqa: SIM118  # a cursor
-    names = tables.numbered(labels)
-    partitions = result.partitions(min(tables.rows_per_batch(8 * len(names)), _PEEKED_ROWS))
-    first: Sequence[Any] = next(partitions, [])
-    schema = pyarrow.schema([(name, _type([row[i] for row in first])) for i, name in enumerate(names)])
+    rows = result.partitions(min(tables.rows_per_batch(8 * len(labels)), _PEEKED_ROWS))
+    parts = ((len(part), list(zip(*part, strict=True))) for part in rows)
+    first = next(parts, None)
+    kinds = map(_type, [()] * len(labels) if first is None else first[1])
+    return _table(labels, kinds, first, parts, convert=_as_column, telling=telling)
 
-    def to_batch(
-        part: Sequence[Any], types: Mapping[str, pyarrow.DataType], start: int = 0
-    ) -> pyarrow.RecordBatch:
-        columns = dict(zip(names, zip(*part, strict=True), strict=True))
-        return pyarrow.RecordBatch.from_pydict(
-            {name: _as_column(columns[name], kind, name, start) for name, kind in types.items()}
-        )
+
+def _table(
+    labels: Sequence[str],
+    kinds: Iterable[pyarrow.DataType],
+    first: _Part | None,
+    parts: Iterator[_Part],
+    *,
+    convert: Callable[[Any, pyarrow.DataType, str, int], pyarrow.Array],
+    telling: _Telling,
+) -> tables.Table:
+    """Return the result of a query as a table; `parts` are read once, and `first` was read from them.
+
+    `convert`: makes a column of a type, from its values, its name and the number of its first row.
+    `telling`: turns errors of the database.
+    """
+    names = tables.numbered(labels)
+    schema = pyarrow.schema(list(zip(names, kinds, strict=True)))
+
+    def to_batch(part: _Part, types: Mapping[str, pyarrow.DataType], start: int = 0) -> pyarrow.RecordBatch:
+        columns = dict(zip(names, part[1], strict=True))
+        made = {name: convert(columns[name], kind, name, start) for name, kind in types.items()}
+        return tables.cast_columns(pyarrow.RecordBatch.from_pydict(made), types, "the query")
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        start = 0
-        with _telling(query, url):
-            for part in chain([first] if first else [], partitions):
-                yield to_batch(part, types, start)
-                start += len(part)
+        part, start = first, 0
+        while part is not None:
+            yield to_batch(part, types, start)
+            start += part[0]
+            with telling():
+                part = next(parts, None)
 
     def head(types: Mapping[str, pyarrow.DataType]) -> pyarrow.RecordBatch | None:
-        return to_batch(first, types) if first else None
+        return None if first is None else to_batch(first, types)
 
     return tables.Table("the query", schema, batches, None, tables.numbered_note(labels), True, head)
 

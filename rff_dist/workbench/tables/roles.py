@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow
 
-from rff_dist.checks import check_name
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import tables
 from rff_dist.workbench.tables import learn
@@ -44,11 +43,6 @@ class Roles:
     id: str | None = None
     dtype: str | None = None
     on_nan: str = "error"
-
-    def __post_init__(self) -> None:
-        if self.dtype is not None:
-            check_name(self.dtype, ("float32", "float64"), "dtype", also=", or None")
-        check_name(self.on_nan, ("error", "drop"), "on_nan")
 
     @property
     def targets(self) -> list[str]:

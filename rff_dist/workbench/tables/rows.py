@@ -110,10 +110,6 @@ class Journal:
     n_seen: int = 0
     dropped: int = 0
 
-    @property
-    def digests(self) -> set[str]:
-        return {str(entry["sha256"]) for entry in self.entries}
-
 
 def read_tables(
     opened: Sequence[Input], plan: TablePlan, journal: Journal, selection: RowSelection | None
@@ -246,12 +242,15 @@ def check_rows(
             if part is None:
                 continue
             # One check for X and vectors alike, as columns of one matrix.
-            usable = _is_usable(part if part.ndim == 2 else part[:, np.newaxis])
+            values = part if part.ndim == 2 else part[:, np.newaxis]
+            is_number = part.dtype.kind in "biuf"
+            # text is usable unless it is empty, or None
+            usable = np.isfinite(values) if is_number else (values != "") & (values != None)  # noqa: E711
             good &= usable.all(axis=1)
             if plan.roles.on_nan == "error" and not usable.all():
                 row, column = np.argwhere(~usable)[0].tolist()
                 place = f"{file.name}: row {rows[row] + 1}, column {plan.name_column(i, column)}"
-                expected = "a number" if part.dtype.kind in "biuf" else "text"
+                expected = "a number" if is_number else "text"
                 how = ', for example with impute="median"' if i == 0 else ""
                 raise DataError(
                     f"{place} is missing or not finite (rows count from 1, without a header); expected "
@@ -278,10 +277,3 @@ def check_rows(
     journal.entries.append(source.to_dict(n_read - dropped))
     journal.n_read += n_read
     journal.dropped += dropped
-
-
-def _is_usable(values: np.ndarray) -> np.ndarray:
-    """Say for each value whether it is a finite number, or text that is not empty."""
-    if values.dtype.kind in "biuf":
-        return np.isfinite(values)
-    return np.asarray((values != "") & (values != None))  # noqa: E711 - of each element

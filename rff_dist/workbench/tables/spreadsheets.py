@@ -1,7 +1,7 @@
 """Spreadsheets: one sheet of an Excel workbook as a table. It is read as a whole, into memory."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from pathlib import Path
@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow
 
-from rff_dist.errors import MissingDependencyError, StorageError
+from rff_dist.errors import StorageError
+from rff_dist.lazy import require
 from rff_dist.recipes import tables
 from rff_dist.recipes.reading import Reading
 from rff_dist.storage import locations
-from rff_dist.workbench.tables import csv_files
+from rff_dist.workbench.tables import array_files, csv_files
 
 _NAMED = re.compile(r"(.*\.xls[xm])#(.+)", re.IGNORECASE | re.DOTALL)
 _MISSING = frozenset(tables.MISSING_TEXTS)
@@ -38,13 +39,7 @@ def sheet_table(path: Path, wanted: str | None, reading: Reading) -> tables.Tabl
     Raises StorageError if the file or the sheet cannot be read, or names stand in several rows or in merged
       cells; MissingDependencyError without the package python-calamine.
     """
-    try:
-        import python_calamine
-    except ImportError:
-        raise MissingDependencyError(
-            f"{path.name} needs the package python-calamine, which is not installed: pip install "
-            "rff_dist[excel]"
-        ) from None
+    python_calamine = require("python_calamine", f"{path.name} needs the package python-calamine", "excel")
     try:
         workbook = python_calamine.CalamineWorkbook.from_path(path)
         names = workbook.sheet_names
@@ -83,20 +78,13 @@ def sheet_table(path: Path, wanted: str | None, reading: Reading) -> tables.Tabl
     pairs = [(label, cells) for label, cells in pairs if label or any(cell != "" for cell in cells)]
     labels = [label for label, _ in pairs]
     columns = dict(zip(tables.numbered(labels), (_column(cells) for _, cells in pairs), strict=True))
-    batch = pyarrow.RecordBatch.from_pydict(columns)
-
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        size = tables.rows_per_batch(8 * len(types))
-        for start in range(0, len(batch), size):
-            yield tables.cast_columns(batch.slice(start, size), types, path.name)
-
     notes = [
         f"sheet {sheet.name!r}, the first of {len(names)}" if wanted is None and len(names) > 1 else "",
         f"rows above the names are skipped: {above}" if above else "",
         "no header: columns are called 0, 1, …" if not has_header else "",
         *tables.numbered_note(labels),
     ]
-    return tables.Table(path.name, batch.schema, batches, len(batch), [note for note in notes if note])
+    return array_files.memory_table(path.name, pyarrow.table(columns), [note for note in notes if note])
 
 
 def _text(cell: Any) -> str:

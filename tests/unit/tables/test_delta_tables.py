@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage import repositories
 from rff_dist.storage.corrections import delete_rows
 from rff_dist.storage.locations import parse_location
-from rff_dist.workbench.tables import delta_tables
 from tests.lake_tables import FEED, FIRST, DeltaTable, as_arrow, draw
 from tests.living_data import assert_follows, fit, make_small, refresh
 from tests.refusals import refuses
@@ -283,7 +283,7 @@ def test_rows_with_missing_values_are_dropped_and_come_when_they_are_whole(tmp_p
 
 
 def test_without_the_package_it_is_named(table, tmp_path, monkeypatch):
-    monkeypatch.setattr(delta_tables.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
     with refuses(MissingDependencyError, "deltalake"):
         ingest(table.url, tmp_path / "out", target="price")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,6 @@ from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyE
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage import repositories
 from rff_dist.storage.locations import parse_location
-from rff_dist.workbench.tables import iceberg_tables
 from tests.lake_tables import FIRST, IcebergTable
 from tests.living_data import assert_follows, fit, make_small, refresh
 from tests.refusals import refuses
@@ -141,7 +141,7 @@ def test_tables_and_catalogs_that_are_not_there_are_named(catalog, tmp_path, mon
         ingest("iceberg://shop/main.empty", tmp_path / "out", columns=["a"])
     with refuses(StorageError, URL):
         write_dataset(URL, np.ones((3, 2)))
-    monkeypatch.setattr(iceberg_tables.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
     with refuses(MissingDependencyError, "pyiceberg"):
         ingest(URL, tmp_path / "out", target="price")
 

@@ -347,8 +347,6 @@ class TestParameters:
             ({"weight": "w"}, "`weight` without `target`"),
             ({"groups": "w"}, "`groups` without `target`"),
             ({"target": "price", "groups": "nothing"}, "has no column 'nothing'"),
-            ({"dtype": "int8"}, "unknown `dtype` 'int8'"),
-            ({"on_nan": "skip"}, "unknown `on_nan` 'skip'"),
         ],
     )
     def test_are_checked_before_anything_is_written(self, tmp_path, frame, options, said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sqlite3
@@ -374,7 +375,7 @@ class TestQueries:
         zone = datetime(2020, 2, 1, 6, tzinfo=timezone(timedelta(hours=2)))
         columns = {"day": [day, None], "mixed": [day, moment], "zone": [zone, None], "flag": [True, None]}
         result = FakeResult(columns)
-        table = queries._as_table(result, Query("SELECT 1"), sqlalchemy.make_url("sqlite://"))
+        table = queries._as_table(result, contextlib.nullcontext)
         (batch,) = table.batches({field.name: field.type for field in table.schema})
         midnight = datetime(2020, 2, 1)
         assert batch.to_pydict() == {
