@@ -88,7 +88,7 @@ def test_a_run_says_what_it_came_to_by_message_tags_and_events(parameters):
     assert f"file://{parameters.values['data']}" in related
 
 
-def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(parameters):
+def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     append_dataset(parameters.values["data"], *batch(1, 300, shift=0.5))
     state = run(parameters)
     assert state.is_completed()
@@ -106,7 +106,11 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     page = Artifact.get("rff-refresh-page-main").data
     assert first["digest"] in page
     assert "the model before" in page
-    assert len(rows_of(Artifact.get("rff-model-versions-main").data)) == 2
+    versions = rows_of(Artifact.get("rff-model-versions-main").data)
+    assert [(row["version"], row["current"], row["n samples"]) for row in versions] == [
+        ("2", "yes", "1,200"),
+        ("1", "", "900"),
+    ]
 
     state = run(parameters)
     assert state.is_completed()
@@ -122,10 +126,6 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     report = Artifact.get("rff-refresh-report-main").data
     assert report.startswith("# kept: ")
     assert state.result()["reason"] in report
-
-    append_dataset(parameters.values["data"], *batch(4, 300))
-    good = run(parameters).result()
-    assert (good["decision"], good["new"], good["left_out"]) == ("published", [[1500, 1800]], [[1200, 1500]])
 
 
 @pytest.mark.parametrize("format", ["Delta", "Iceberg"])
