@@ -301,9 +301,6 @@ def test_refitting_without_change_changes_no_bit(model):
     assert_array_equal(other.intercept, [0.0])
 
 
-# -- the whole job -------------------------------------------------------------------------------------
-
-
 # -- choice of the map -----------------------------------------------------------------------------------
 
 
