@@ -310,10 +310,6 @@ CASES = {
     ),
     # units
     "$1,200.00": (text(x=quoted(f"${p:,.2f}" for p in PRICES)), Read({"x": PRICES}, (r"in \$: 'x'",))),
-    "271.518,21 €": (
-        text(";", x=[f"{p} €" for p in german(PRICES)], z=range(N)),
-        Read({"x": PRICES, "z": np.arange(N)}, (";", "in €: 'x'")),
-    ),
     "12 %": (text(x=[f"{x} %" for x in X]), Read({"x": X}, ("in %: 'x'",))),
     "12 m²": (text(x=[f"{x} m²" for x in X]), Read({"x": X}, ("in m²: 'x'",))),
     "(12.5)": (text(x=[f"({-x})" if x < 0 else x for x in X]), Read({"x": X}, ("read as numbers: 'x'",))),

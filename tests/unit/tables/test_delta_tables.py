@@ -288,13 +288,6 @@ def test_without_the_package_it_is_named(table, tmp_path, monkeypatch):
         ingest(table.url, tmp_path / "out", target="price")
 
 
-def test_a_log_that_cannot_be_read_is_named(tmp_path):
-    (tmp_path / "t/_delta_log").mkdir(parents=True)
-    (tmp_path / "t/_delta_log/00000000000000000000.json").write_text("{}")
-    with refuses(StorageError, tmp_path / "t", "Delta"):
-        ingest(tmp_path / "t", tmp_path / "out")
-
-
 # -- tables as others write them ----------------------------------------------------------------------
 
 
