@@ -48,7 +48,7 @@ def unchanged(data, version):
 @pytest.mark.parametrize(
     ("feed", "n_commits", "most"),
     [
-        pytest.param(True, 60, 40, id="feed"),
+        pytest.param(True, 30, 40, id="feed"),
         pytest.param(False, 30, 40, id="files"),
         pytest.param(True, 1000, 10_000, id="feed 1000", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
     ],
