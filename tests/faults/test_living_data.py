@@ -9,16 +9,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from rff_dist.data import blocks
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.fields import build
-from rff_dist.kernels.stationary import Gaussian
-from rff_dist.living import update
 from rff_dist.living.merge import merge, refit_on
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
-from rff_dist.statistics import accumulate, passes, specs
+from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import delete_rows, replace_rows
 from rff_dist.storage.datasets import open_dataset
@@ -30,11 +26,7 @@ from rff_dist.workbench.jobs.publishing import publish
 from rff_dist.workbench.jobs.refresh import find_lacking, update_from
 from rff_dist.workbench.jobs.specs import Forget, Update
 from rff_dist.workbench.jobs.steps import in_this_process
-from tests.plain import fit_ridge
-from tests.seen import seen
-
-ENGINE = SerialEngine(1)
-CHUNK, TILE, BLOCK = 128, 64, 256
+from tests.living_data import CHUNK, ENGINE, draw, fit, make_small
 
 
 class LivingData(RuleBasedStateMachine):
@@ -43,10 +35,7 @@ class LivingData(RuleBasedStateMachine):
     @initialize()
     def begin(self):
         self.patched = pytest.MonkeyPatch()
-        # Many blocks and tiles of few rows, so that most of them stay.
-        self.patched.setattr(blocks, "MIN_BLOCK_ROWS", BLOCK)
-        for module in (accumulate, update):
-            self.patched.setattr(module, "specs", seen(specs, tile_rows=lambda _: TILE))
+        make_small(self.patched)
         self.folder = tempfile.TemporaryDirectory()
         self.url, self.model, self.seed = f"{self.folder.name}/data", f"{self.folder.name}/model", 0
         dataset = write_dataset(self.url, *self.draw(1500), chunk_rows=CHUNK, versioned=True)
@@ -55,8 +44,7 @@ class LivingData(RuleBasedStateMachine):
         self.all_are_good = True
 
     def fit_anew(self):
-        options = {"length_scale": 1.0, "n_components": 8, "alpha": 0.1}
-        self.begun, _ = fit_ridge(open_dataset(self.url), Gaussian(), engine=ENGINE, **options)
+        self.begun = fit(open_dataset(self.url))
         self.first = publish(self.begun, self.model, data=self.url).number
 
     def teardown(self):
@@ -66,9 +54,7 @@ class LivingData(RuleBasedStateMachine):
 
     def draw(self, n):
         self.seed += 1
-        rng = np.random.default_rng(self.seed)
-        X = rng.standard_normal((n, 2))
-        return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(n)
+        return draw(n, self.seed)
 
     @property
     def n_samples(self):

@@ -22,15 +22,15 @@ from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hold
 from rff_dist.storage.records import peek_record, read_record
 from rff_dist.workbench.jobs.cluster import cluster
-from rff_dist.workbench.jobs.places import Source, WeightedSource
-from rff_dist.workbench.jobs.predict import predict
-from rff_dist.workbench.jobs.specs import Clustering, Predict
+from rff_dist.workbench.jobs.places import WeightedSource
+from rff_dist.workbench.jobs.specs import Clustering
 from rff_dist.workbench.jobs.steps import in_this_process
 from tests.faults.works import (
     ENGINE,
     fit,
     moments,
     nothing,
+    predict_rows,
     read_predictions,
     read_rows,
     read_values,
@@ -60,10 +60,6 @@ class Work:
     run: Callable[[str, int], object]
     state: Callable[[str], Any]
     n_places: int = 1
-
-
-def write_data(place: str, who: int, **options: Any) -> None:
-    write(place, who, **options)
 
 
 def publish_version(place: str, who: int) -> None:
@@ -96,19 +92,13 @@ def two_models(place: str) -> None:
         write_model(fit(f"{place}/data", float(who)), f"{place}/model-{who}")
 
 
-def predict_by(place: str, who: int, *, output: str, overwrite: bool) -> None:
-    job = Predict(
-        model=f"{place}/model-{who}",
-        source=Source(data=f"{place}/data"),
-        output=f"{place}/{output}",
-        overwrite=overwrite,
-    )
-    predict(job, in_this_process(ENGINE))
+def predict_by(place: str, who: int, **options: Any) -> None:
+    predict_rows(place, model=f"model-{who}", **options)
 
 
 def predicted_before(place: str) -> None:
     two_models(place)
-    predict_by(place, 1, output="predictions", overwrite=False)
+    predict_by(place, 1)
 
 
 def read_table(place: str) -> Any:
@@ -132,19 +122,13 @@ def read_clusters(place: str) -> Any:
 
 
 WORKS = {
-    "data": Work(nothing, write_data, read_rows),
-    "data overwritten": Work(partial(write, seed=0), partial(write_data, overwrite=True), read_rows),
-    "versioned data": Work(nothing, partial(write_data, versioned=True), read_rows),
+    "data": Work(nothing, write, read_rows),
+    "data overwritten": Work(partial(write, seed=0), partial(write, overwrite=True), read_rows),
+    "versioned data": Work(nothing, partial(write, versioned=True), read_rows),
     "model overwritten": Work(two_values, replace_model, read_values),
     "version": Work(partial(publish_version, who=3), publish_version, read_current),
-    "predictions": Work(
-        two_models, partial(predict_by, output="predictions", overwrite=False), read_predictions
-    ),
-    "predictions overwritten": Work(
-        predicted_before,
-        partial(predict_by, output="predictions", overwrite=True),
-        read_predictions,
-    ),
+    "predictions": Work(two_models, predict_by, read_predictions),
+    "predictions overwritten": Work(predicted_before, partial(predict_by, overwrite=True), read_predictions),
     "table of predictions": Work(
         two_models, partial(predict_by, output="predictions.csv", overwrite=True), read_table
     ),

@@ -16,31 +16,16 @@ from pathlib import Path
 import dask
 import pytest
 
-from rff_dist.data.blocks import Block
 from rff_dist.engines import dask_cluster, dask_workers
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.engines.progress import BlockDone, Event
 from rff_dist.errors import ClusterLostError, ClusterUnavailableError, StorageError
 from rff_dist.storage import repositories
 from rff_dist.storage.locations import parse_location
-from tests.dask_processes import run_dask, scaled
+from tests.dask_processes import once_after, run_dask, scaled, slow_power
 from tests.engine_contract import unit_blocks
 from tests.system import free_port
 
 pytestmark = [pytest.mark.distributed, pytest.mark.faults("F4", "F16")]
-
-
-def after(n_blocks: int, action: Callable[[], object]) -> Callable[[Event], None]:
-    def observer(event: Event) -> None:
-        if isinstance(event, BlockDone) and event.block.index == n_blocks:
-            action()
-
-    return observer
-
-
-def slow_power(block: Block, _: object) -> int:
-    time.sleep(0.02)
-    return 1 << block.index
 
 
 @contextmanager
@@ -124,7 +109,7 @@ def test_a_worker_that_is_frozen_before_it_told_its_versions_is_done_without(tmp
 def test_embedded_workers_that_freeze_are_restarted(embedded: DaskEngine) -> None:
     engine = scaled(embedded, 2)
     pids = list(engine.client.run(os.getpid).values())
-    engine.observers = (after(5, lambda: [os.kill(pid, signal.SIGSTOP) for pid in pids]),)
+    engine.observers = (once_after(5, lambda: [os.kill(pid, signal.SIGSTOP) for pid in pids]),)
     total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
     assert bin(total) == bin(2**100 - 1)
 
@@ -138,7 +123,7 @@ def test_a_scheduler_that_comes_back_is_joined_anew(tmp_path: Path) -> None:
         address, [scheduler, _] = stack.enter_context(run_dask(tmp_path, port=port))
         engine = stack.enter_context(DaskEngine(address))
         state = engine.broadcast({"power": 2})
-        engine.observers = (after(5, scheduler.kill),)
+        engine.observers = (once_after(5, scheduler.kill),)
         with pytest.raises(ClusterLostError, match=rf"scheduler at {address} went away"):
             engine.map_reduce(slow_power, unit_blocks(2_000), state, combine=operator.add)
         with pytest.raises(ClusterUnavailableError):
@@ -154,7 +139,7 @@ def test_embedded_workers_that_start_slowly_are_waited_for(embedded: DaskEngine)
     # Dask's own local cluster gives up workers that are not back in time: after 15 s, here at once.
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "10ms"}):
         pids = list(engine.client.run(os.getpid).values())
-        engine.observers = (after(5, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids]),)
+        engine.observers = (once_after(5, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids]),)
         total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
         assert bin(total) == bin(2**100 - 1)
 

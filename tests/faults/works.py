@@ -38,6 +38,7 @@ from rff_dist.workbench.jobs.publishing import publish as publish_model
 from rff_dist.workbench.jobs.specs import Predict, Update
 from rff_dist.workbench.jobs.steps import in_this_process
 from tests.lake_tables import as_arrow, draw
+from tests.living_data import draw as rows
 from tests.plain import fit_ridge
 from tests.tables import ingest_more
 from tests.versions import publish, whole
@@ -61,13 +62,6 @@ class Work:
     run: Callable[[Place], object]
     state: Callable[[Place], Any]
     remote: bool = True
-
-
-def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of a function."""
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, 2))
-    return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(n)
 
 
 def nothing(place: Place) -> None:
@@ -121,15 +115,17 @@ def fit(data: str, length_scale: float) -> RidgeModel:
 def predicted_before(place: Place) -> None:
     """Prepare predictions of another model."""
     train(place)
-    predict_rows(place, overwrite=False)
+    predict_rows(place)
     write_model(fit(f"{place}/data", 1.0), f"{place}/model", overwrite=True)
 
 
-def predict_rows(place: Place, *, overwrite: bool) -> None:
+def predict_rows(
+    place: Place, *, model: str = "model", output: str = "predictions", overwrite: bool = False
+) -> None:
     job = Predict(
-        model=f"{place}/model",
+        model=f"{place}/{model}",
         source=Source(data=f"{place}/data"),
-        output=f"{place}/predictions",
+        output=f"{place}/{output}",
         overwrite=overwrite,
     )
     predict(job, in_this_process(ENGINE))
@@ -212,7 +208,7 @@ WORKS = {
     "version promoted": Work(
         publish_two, lambda place: RegisteredModel(f"{place}/m").promote(1), read_current
     ),
-    "predictions": Work(train, partial(predict_rows, overwrite=False), read_predictions),
+    "predictions": Work(train, predict_rows, read_predictions),
     "predictions overwritten": Work(
         predicted_before, partial(predict_rows, overwrite=True), read_predictions
     ),

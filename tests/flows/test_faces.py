@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from prefect.artifacts import Artifact
 from prefect.logging import disable_run_logger
 
 from rff_dist import SerialEngine, append_dataset, open_dataset, write_dataset
@@ -32,6 +33,7 @@ from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.jobs.train import train
 from tests import command_line
 from tests.grids import write_cube
+from tests.markdown import rows_of
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 
@@ -131,6 +133,9 @@ def test_a_search_has_the_same_bits_by_every_face(folder, tmp_path):
     told = by_python(job, {"data": data, "model": str(tmp_path / "c"), **given}).describe()
     assert document["digest"] == result["digest"] == told["digest"]
     assert document["candidates"] == result["candidates"] == told["candidates"]
+    rows = rows_of(Artifact.get("rff-tune-summary-b").data, "candidates, by cross-validation")
+    assert len(rows) == len(result["candidates"])
+    assert "data:image/png;base64," in Artifact.get("rff-tune-page-b").data
 
 
 def test_clusters_have_the_same_bits_by_every_face(folder, tmp_path):
@@ -161,6 +166,7 @@ def test_predictions_have_the_same_bits_by_every_face(trained, folder, tmp_path)
     given = {"model": model, "data": data, "std": True}
     result = by_flow(job, {**given, "output": str(tmp_path / "b")})
     record = by_python(job, {**given, "output": str(tmp_path / "c")}).record
+    assert "400" in Artifact.get("rff-predict-summary-model-python").data
     assert document["model_digest"] == result["model_digest"] == record["model_digest"]
     for array in ("predictions", "standard_deviations"):
         assert written(tmp_path, "a", array) == written(tmp_path, "b", array)
@@ -206,6 +212,9 @@ def test_rows_are_ingested_alike_by_every_face(folder, tmp_path):
     result = by_flow(job, {"sources": [table], "data": str(tmp_path / "b"), "targets": ["y"]})
     record = by_python(job, {"sources": [table], "data": str(tmp_path / "c"), "targets": ["y"]})
     assert document["n_after"] == result["n_after"] == record["n_after"] == 400
+    again = by_flow(job, {"sources": [str(folder / "*.csv")], "data": str(tmp_path / "b"), "targets": ["y"]})
+    assert (again["n_after"], again["n_skipped"]) == (400, 1)
+    assert "| skipped | 1 source" in Artifact.get("rff-ingest-summary-b").data
     assert len({open_dataset(tmp_path / name).fingerprint() for name in "abc"}) == 1
 
 

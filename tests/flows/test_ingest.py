@@ -1,9 +1,8 @@
-"""The flows that append rows and that score them, on Prefect's temporary server."""
+"""The flow that appends rows, with a secret of Prefect's."""
 
 import json
 import sqlite3
 
-import numpy as np
 import pytest
 from prefect.artifacts import Artifact
 from prefect.blocks.system import Secret
@@ -11,44 +10,11 @@ from prefect.client.orchestration import get_client
 from prefect.logging import disable_run_logger
 from pydantic import SecretStr
 
-from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
 from rff_dist.errors import InvalidParameterError
 from rff_dist.flows.ingest import IngestParameters, ingest
-from rff_dist.flows.predict import predict
-from rff_dist.flows.running import lend_engine
-from rff_dist.models.versions import RegisteredModel
-from rff_dist.ridge.models import write_model
-from tests.plain import fit_ridge
 from tests.refusals import refuses
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
-
-
-def write_table(path, n_rows, *, seed=0):
-    rows = np.random.default_rng(seed).normal(size=(n_rows, 3))
-    lines = ["a,b,price", *(",".join(map(repr, row)) for row in rows.tolist())]
-    path.write_text("\n".join(lines))
-    return rows
-
-
-# -- ingest ------------------------------------------------------------------------------------------------
-
-
-def test_new_files_are_appended_once_night_after_night(tmp_path):
-    rows = [write_table(tmp_path / "1.csv", 30)]
-    parameters = IngestParameters(
-        data=str(tmp_path / "data.zarr"), sources=[str(tmp_path / "*.csv")], targets=["price"]
-    )
-    nights = [ingest(**parameters.values)]
-    rows.append(write_table(tmp_path / "2.csv", 20, seed=1))
-    nights += [ingest(**parameters.values), ingest(**parameters.values)]
-    assert [(night["n_before"], night["n_after"]) for night in nights] == [(0, 30), (30, 50), (50, 50)]
-    assert [(night["n_ingested"], night["n_skipped"]) for night in nights] == [(1, 0), (1, 1), (0, 2)]
-    found = open_dataset(tmp_path / "data.zarr").take(range(50))
-    np.testing.assert_array_equal(np.column_stack([found.X, found.y]), np.vstack(rows))
-    assert len(json.dumps(nights)) < 3_000
-    summary = Artifact.get("rff-ingest-summary-data")
-    assert "| skipped | 2 sources" in summary.data
 
 
 @pytest.mark.slow
@@ -75,28 +41,3 @@ def test_a_query_is_run_with_a_secret_that_prefect_shows_nowhere(tmp_path, monke
         ingest.fn(**given, sql=query, connection_block="no-such-block")
     with disable_run_logger(), refuses(InvalidParameterError, "RFF_DIST_SQL"):
         ingest.fn(**given, sql=query)
-
-
-# -- predict -----------------------------------------------------------------------------------------------
-
-
-def test_all_rows_are_scored_by_the_current_version(tmp_path):
-    X = np.random.default_rng(0).normal(size=(500, 2))
-    dataset = write_dataset(tmp_path / "data.zarr", X, np.sin(X[:, 0]), chunk_rows=128)
-    registered, digests, results = RegisteredModel(tmp_path / "models" / "m"), [], []
-    for seed in (1, 2):
-        model, _ = fit_ridge(dataset, Gaussian(), engine=SerialEngine(1), n_components=32, seed=seed)
-        registered.publish(lambda url, model=model: write_model(model, url), lineage={})
-        digests.append(model.digest())
-    given = {"model": str(registered.url), "data": str(tmp_path / "data.zarr"), "std": True, "coverage": 0.9}
-    for version in (2, 1):
-        with lend_engine(SerialEngine(1)):
-            results.append(predict(**given, output=str(tmp_path / f"p-{version}.zarr")))
-        assert f", version {version} (" in Artifact.get("rff-predict-summary-m").data
-        if version == 2:
-            registered.rollback()
-    assert [one["version"] for one in results] == [2, 1]
-    assert [one["model_digest"] for one in results] == digests[::-1]
-    assert results[0]["n_samples"] == 500
-    assert results[0]["arrays"] == ["predictions", "standard_deviations", "lower", "upper"]
-    assert len(json.dumps(results[0])) < 1_500

@@ -73,21 +73,10 @@ def write_problem(folder: Path) -> TrainParameters:
 # -- parameters ------------------------------------------------------------------------------------------
 
 
-def test_parameters_name_every_kind_of_cluster():
-    assert RunParameters().to(Cluster) == Cluster()
-    sized = RunParameters(n_workers=4, min_workers=1, n_threads=2, memory="2 GiB").to(Cluster)
-    assert sized == Cluster(n_workers=4, min_workers=1, n_threads=2, memory="2 GiB")
-    assert sized.kind == "adaptive"
-    found = RunParameters(scheduler="/shared/scheduler.json", insecure=True).to(Cluster)
-    assert (found.kind, found.insecure) == ("scheduler file", True)
-
-
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"scheduler": "127.0.0.1", "min_workers": 1}, "leave one of them out"),
         ({"scheduler": "127.0.0.1", "memory": "1 GiB"}, "leave one of them out"),
-        ({"n_workers": 1, "min_workers": 2}, "`min_workers` is 2, but there are at most 1"),
         ({"timeout_minutes": 0.0}, "above 0"),
         ({"timeout_minutes": float("inf")}, "expected"),
         ({"performance_report": "ftp://host/folder"}, "ftp"),

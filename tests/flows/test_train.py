@@ -1,7 +1,6 @@
 """The training flow on Prefect's temporary server, which starts once for all tests here (about 10 s)."""
 
 import base64
-import contextvars
 import importlib
 import json
 import os
@@ -23,24 +22,20 @@ from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.logging import disable_run_logger
 from prefect.settings import Settings, get_current_settings
 
-from rff_dist import Nystrom, SerialEngine, flows, open_dataset, write_dataset
+from rff_dist import SerialEngine, flows, open_dataset, write_dataset
 from rff_dist.data import blocks
 from rff_dist.engines import resuming
 from rff_dist.engines.progress import BlockDone, PassResumed
-from rff_dist.errors import ClusterLostError, InvalidParameterError, OutputBusyError, OutputExistsError
-from rff_dist.features.feature_options import find_features
+from rff_dist.errors import ClusterLostError, InvalidParameterError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.train import TrainParameters, train
 from rff_dist.ridge import fit as ridge
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.models import RidgeModel, read_model
+from rff_dist.ridge.models import RidgeModel
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.ledger import FileLedger
-from rff_dist.storage.output_places import hold
 from rff_dist.workbench.jobs import limits
-from rff_dist.workbench.jobs.fits import Fit
-from rff_dist.workbench.jobs.specs import Train
 from tests.markdown import rows_of
 from tests.refusals import refuses
 from tests.stopped_jobs import Eager
@@ -192,66 +187,7 @@ def test_nothing_but_the_model_is_left_beside_the_data(run):
     assert {path.name for path in run.folder.iterdir()} == {"data.zarr", "model", "reports", "test.zarr"}
 
 
-def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_path):
-    url = str(tmp_path / "models" / "m")
-    for alpha in (0.1, 10.0):
-        parameters = TrainParameters(
-            data=run.parameters.values["data"], model=url, **PLAIN, alpha=alpha, register=True
-        )
-        with lend_engine(SerialEngine(1)):
-            state = train(**parameters.values, return_state=True)
-    result = state.result()
-    assert (result["version"], result["model"], result["metrics"]) == (2, url, None)
-    assert "evaluate" not in [task.name for task in task_runs(state)]  # without test data
-    assert read_model(url).digest() == result["digest"]
-    assert read_model(f"{url}/versions/1").alpha == 0.1
-    assert [path.name for path in (tmp_path / "models").iterdir() if not path.name.startswith(".")] == ["m"]
-    rows = rows_of(Artifact.get("rff-model-versions-m").data)
-    told = [(int(row["version"]), row["current"], row["alpha"]) for row in rows]
-    assert told == [(2, "yes", "10"), (1, "", "0.1")]
-    assert all(row["data"] == run.parameters.values["data"] and row["n samples"] == "3,000" for row in rows)
-    summary = Artifact.get("rff-train-summary-m").data
-    assert "version 2" in summary
-    assert "| test |" not in summary
-
-
-def test_a_classifier_is_told_by_its_accuracy(tmp_path):
-    rng = np.random.default_rng(2)
-    for name, n_samples in (("data", 500), ("test", 200)):
-        X = rng.uniform(-2, 2, (n_samples, 2))
-        y = np.where(X[:, 0] * X[:, 1] + 0.3 * rng.standard_normal(n_samples) > 0, "same", "other")
-        write_dataset(tmp_path / name, X, y, groups=np.arange(n_samples) // 4, chunk_rows=100)
-    places = {name: str(tmp_path / name) for name in ("data", "test", "model")}
-    given = {"classify": True, "loss": "logistic", "class_weight": "balanced", "groups": "groups"}
-    with lend_engine(SerialEngine(1)):
-        result = train(**TrainParameters(**places, **PLAIN, **given, n_folds=3).values)
-    published = read_model(places["model"])
-    assert published.digest() == result["digest"]
-    assert result["classifier"]["loss"] == "logistic"
-    assert result["classifier"]["classes"] == ["other", "same"]
-    assert result["metrics"]["accuracy"] > 0.8
-    assert "boosted trees" in result["comparison"]["scores"]  # as by `auto`
-    assert result["metrics"] == published.card["metrics"]
-    summary = Artifact.get("rff-train-summary-model").data
-    assert f"| test | accuracy {result['metrics']['accuracy']:.3f} ± " in summary
-    assert "RMSE" not in summary
-
-
 # -- runs that fail --------------------------------------------------------------------------------
-
-
-def test_not_a_number_fails_the_flow_with_row_and_column_and_publishes_nothing(tmp_path):
-    X = np.zeros((2000, 3))
-    X[1234, 1] = np.nan
-    data = str(tmp_path / "data.zarr")
-    write_dataset(data, X, np.zeros(2000))
-    parameters = TrainParameters(data=data, model=str(tmp_path / "model"), **PLAIN)
-    with lend_engine(SerialEngine(1)):
-        state = train(**parameters.values, return_state=True)
-    assert state.is_failed()
-    assert "row 1_234, column 1" in flow_run(state).state.message
-
-    assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
 
 
 def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatch):
@@ -294,16 +230,6 @@ def test_lent_engine_is_not_combined_with_parameters_of_another(run):
         train.fn(**parameters.values)
 
 
-def test_model_that_exists_or_is_being_written_is_refused_before_a_cluster_starts(run, monkeypatch, tmp_path):
-    monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
-    with disable_run_logger(), refuses(OutputExistsError, "exists"):
-        train.fn(**run.parameters.values)
-    busy = type(run.parameters)(**{**run.parameters.values, "model": str(tmp_path / "model")})
-    held = hold(busy.values["model"], holder="another run")
-    with disable_run_logger(), held, refuses(OutputBusyError, "another run"):
-        contextvars.Context().run(train.fn, **busy.values)
-
-
 def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_path):
     rng = np.random.default_rng(0)
     names = {"x": "inputs", "y": "price", "sample_weight": "w"}
@@ -321,22 +247,6 @@ def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_p
     assert result["digest"] == model.digest()
     expected = prediction.evaluate(test, model, engine=SerialEngine(1)).mean_squared_error
     np.testing.assert_allclose(result["metrics"]["mse"], expected)
-
-
-# -- parameters ------------------------------------------------------------------------------------
-
-GOOD = {"data": "data.zarr", "model": "model"}
-
-
-def test_nystrom_features_need_neither_pairs_nor_a_design():
-    parameters = TrainParameters(
-        **{**GOOD, "features": "nystrom:rpcholesky", "n_components": 9, "kernel": "laplacian"}
-    )
-    assert find_features(parameters.to(Train).options.features) == Nystrom("rpcholesky")
-
-
-def test_parameters_that_are_left_out_are_the_librarys_defaults():
-    assert TrainParameters(**GOOD).to(Train).fit == Fit(options=RidgeOptions())
 
 
 # -- Prefect's settings ----------------------------------------------------------------------------

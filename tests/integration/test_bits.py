@@ -136,9 +136,6 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(embedded):
         assert other_scores == scores
 
 
-# -- any order, without a cluster ----------------------------------------------------------------------
-
-
 # -- chunks: what the promise rests on, and where it ends ----------------------------------------------
 
 

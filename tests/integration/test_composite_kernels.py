@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
-from sklearn.kernel_ridge import KernelRidge
 
 from rff_dist.errors import DataError
-from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern, SpectralKernel
+from rff_dist.kernels.explicit import Linear, Min
+from rff_dist.kernels.stationary import Gaussian
 from tests.plain import plain_ridge
 from tests.refusals import refuses
-
-KERNELS = {
-    "with a trend": Gaussian(1.5) + Linear(),
-    "additive": Gaussian().on([0]) + Matern().on([1]) + Linear().on([2]),
-    "sobolev": 1 + Min(),
-    "sobolev by columns": 1 + Min().on([0]) + 2 * Min().on([2, 1]),
-    "polynomial": Polynomial(2) + 0.1,
-    "products": 2 * Gaussian() * Laplacian(3.0) + Gaussian().on([0]) * Matern().on([1, 2]),
-    "spectral": SpectralKernel(stats.t(5)) + Linear(),
-}
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +23,6 @@ def rows():
 def ridge(kernel, **options):
     parameters = {"n_components": 200, "alpha": 0.1, "design": "iid", "random_state": 0} | options
     return plain_ridge(kernel, **parameters)
-
-
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-class TestFits:
-    def test_the_fit_comes_near_exact_kernel_ridge_regression(self, rows, kernel):
-        X, y = rows
-        model = ridge(kernel, n_components=1200, alpha=1.0).fit(X, y)
-        kernel = model.feature_map_.spec.kernel  # with the interval of the min kernel filled in
-        standard = model.feature_map_.standardizer(X)
-        exact = KernelRidge(alpha=1.0, kernel="precomputed").fit(kernel(standard), y - y.mean())
-        expected = exact.predict(kernel(standard)) + y.mean()
-        error = np.sqrt(np.mean((model.predict(X) - expected) ** 2))
-        assert error < 0.1 * y.std()
 
 
 class TestHeadRoom:

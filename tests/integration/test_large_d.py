@@ -59,7 +59,6 @@ print(json.dumps({
 """
 
 
-# By default the solve of as many components guards against the crash (test_large_d_solve.py).
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # 3.1e12 operations: 35 s on two free cores, more than a minute on busy ones
 def test_16_384_components_and_all_threads_fit_and_predict_within_the_plan():

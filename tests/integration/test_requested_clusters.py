@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from rff_dist.errors import ClusterUnavailableError, InvalidParameterError, Miss
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge.fit import fit
 from tests.refusals import refuses
+from tests.system import free_port
 
 pytestmark = pytest.mark.distributed
 
@@ -78,11 +78,6 @@ def test_what_is_no_cluster_or_does_not_start_is_refused(tmp_path, name, text, e
     with refuses(InvalidParameterError, "none.toml"):
         open_engine(Cluster(cluster=name, cluster_config="none.toml"))
     gc.collect()  # a LocalCluster that does not start leaves its scheduler's sockets open
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 @pytest.fixture

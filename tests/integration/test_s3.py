@@ -89,24 +89,6 @@ def test_evaluate_predict_info_and_cluster_say_what_they_say_on_disk(fitted, ser
     assert said[0] == said[1]
 
 
-def test_tune_and_update_give_what_they_give_on_disk(server, tmp_path):
-    rng = np.random.default_rng(0)
-    inputs = rng.standard_normal((300, 2))
-    targets = inputs[:, 0] + 0.3 * rng.standard_normal(300)
-    found = []
-    for place in (str(tmp_path), server.url("updated")):
-        data, model, options = f"{place}/data", f"{place}/model", ("--n-components", "32", "--serial")
-        write_dataset(data, inputs, targets, versioned=True)
-        tuned = document("tune", data, f"{place}/tuned", "--kernels", "gaussian", *options)
-        plain = ("--kernel", "gaussian", "--length-scale", "1", "--features", "fourier")
-        document("fit", data, model, *plain, *options)
-        append_dataset(data, inputs + 0.01, targets)
-        updated = document("update", model, data, "--serial")
-        found.append((tuned["digest"], updated["decision"], updated["digest"]))
-    assert found[0] == found[1]
-    assert found[1][1] == "published"
-
-
 def test_what_is_there_is_not_replaced_unless_asked(fitted, server):
     data, model = server.url("cli/data.zarr"), server.url("cli/model")
     assert "exists already" in refusal(73, "fit", data, model, "--n-components", "8", "--serial")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from base64 import b64encode
 from html import escape
@@ -25,7 +24,6 @@ from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.predicting import predict_rows
 from rff_dist.recipes import recipes
 from rff_dist.ridge import fit as ridge
-from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.text import number
 from rff_dist.workbench.jobs.fits import JobData
@@ -359,25 +357,6 @@ def test_the_page_says_how_near_to_the_limit_products_were(trained, tmp_path, mo
     assert run("fit", trained / "data", tmp_path / "m", *words).exit_code == 0
     _, words = check_readable(tmp_path / "page.html")
     assert re.search(r"multiplied by float64, at \d+% of the processor's limit", words)
-
-
-@pytest.mark.parametrize("command", ["tune", "update"])
-def test_other_commands_that_train_write_the_page_too(trained, tmp_path, command):
-    shutil.copytree(trained / "data", tmp_path / "data")
-    page = ["--serial", "--report", tmp_path / "page.html"]
-    if command == "tune":
-        words = ["--kernels", "gaussian,linear", "--length-scales", "1,2", "--n-components", "32"]
-        result = run("tune", tmp_path / "data", tmp_path / "model", *words, *page)
-    else:
-        document("fit", tmp_path / "data", tmp_path / "model", "--serial", "--n-components", "32")
-        X = np.random.default_rng(4).standard_normal((100, 3))
-        append_dataset(tmp_path / "data", X, 3 * np.sin(1.5 * X[:, 0]) + 0.5 * X[:, 1])
-        result = run("update", tmp_path / "model", tmp_path / "data", *page)
-    assert result.exit_code == 0, result.stderr
-    _, words = check_readable(tmp_path / "page.html")
-    assert re.search(r"kernel gaussian, length scale (1|2)\b", words) or command == "update"
-    assert ("the model before" in words) == (command == "update")
-    assert ("new rows 100" in words) == (command == "update")
 
 
 def test_a_page_that_cannot_be_written_exits_73_and_the_model_is_there(trained, tmp_path):

@@ -40,7 +40,6 @@ def labelled(tmp_path_factory):
     y = np.where(X[:, 0] * X[:, 1] > 0, "same", np.where(X[:, 0] > 1, "far", "other"))
     y[rng.random(400) < 0.1] = "same"
     write_dataset(path / "data", X, y, groups=np.arange(400) // 4, chunk_rows=100)
-    write_dataset(path / "numbers", X, np.where(y == "same", 7, 2))
     for loss in ("squared", "logistic", "squared_hinge"):
         found = document(*fit_labels(path, loss), "--loss", loss)
         assert found["classifier"]["loss"] == loss

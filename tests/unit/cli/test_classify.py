@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import zarr
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from sklearn import metrics
 
 from rff_dist import load_model, open_dataset, write_dataset
@@ -11,7 +11,6 @@ from rff_dist.data.blocks import Block
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.columns import open_column
 from tests.command_line import PLAIN, document, run
-from tests.unit.cli.conftest import fit_labels
 
 
 def labels_and_scores(path, name, data="data"):
@@ -55,19 +54,6 @@ def test_predict_writes_labels_and_probabilities(labelled, tmp_path):
     p = found.read(Block(0, 0, 400)).X
     assert_allclose(p, estimator.predict_proba(X), rtol=1e-12)
     assert document("info", tmp_path / "both")["kind"] == "predictions"
-
-
-def test_labels_of_two_whole_numbers_stay_whole_numbers(labelled, tmp_path):
-    found = document(*fit_labels(labelled, "two", "numbers"), "--class-weight", "balanced", "--n-folds", "3")
-    assert found["classifier"]["classes"] == [2, 7]
-    assert found["cross_validation"]["folds"]["n_folds"] == 3
-    run("predict", labelled / "two", labelled / "numbers", tmp_path / "p", "--serial", "--probabilities")
-    labels = zarr.open_group(tmp_path / "p", mode="r")["labels"][:]
-    y, scores = labels_and_scores(labelled, "two", "numbers")
-    assert labels.dtype == y.dtype
-    assert_array_equal(labels, np.where(scores[:, 0] > 0, 7, 2))
-    judged = document("evaluate", labelled / "two", labelled / "numbers", "--serial")
-    assert judged["accuracy"] == np.mean(labels == y)
 
 
 def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled, tmp_path):

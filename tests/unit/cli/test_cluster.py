@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 from sklearn.metrics import adjusted_rand_score
 
 from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset, save_model, write_dataset
 from rff_dist.kmeans import fit as kmeans
-from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.kinds import read_any
 from rff_dist.storage.columns import open_column
@@ -37,23 +35,6 @@ def fit_here(data):
     return kmeans.fit(dataset, space, LloydOptions(n_clusters=4, n_init=3, seed=2), engine=ENGINE)
 
 
-def test_labels_distances_and_model_are_those_of_the_library(data, written):
-    expected = fit_here(data)
-    dataset = open_dataset(data, y=None)
-    labels = kmeans_labels.label_in_memory(dataset, expected, engine=ENGINE)
-    np.testing.assert_array_equal(read_array(written["output"], "labels"), labels)
-    distances = open_dataset(written["output"], x="distances", y=None).take(np.arange(500))[0]
-    assert distances.shape == (500, 4)
-    np.testing.assert_array_equal(distances.argmin(axis=1), labels)
-    np.testing.assert_allclose(distances.min(axis=1) @ distances.min(axis=1), expected.inertia, rtol=1e-9)
-    assert written["digest"] == expected.digest() == read_any(written["model"]).digest()
-    assert written["sizes"] == np.bincount(labels).tolist()
-    assert written["inertias"] == list(expected.inertias)
-    assert written["arrays"] == ["labels", "distances"]
-    assert imread(written["plot"]).shape[2] == 4
-    assert (written["n_samples"], written["n_filled"], len(written["start_inertias"])) == (500, 4, 3)
-
-
 def test_known_labels_are_compared_as_scikit_learn_does(data, written):
     known, labels = read_array(data, "groups"), read_array(written["output"], "labels")
     found = written["agreement"]
@@ -64,16 +45,6 @@ def test_known_labels_are_compared_as_scikit_learn_does(data, written):
     assert again["agreement"] == found
     shown = run("evaluate", written["model"], data, "--y", "groups", "--serial").stdout
     assert f"ARI {found['adjusted_rand_index']:.4g}" in shown
-
-
-def test_predict_labels_rows_by_the_stored_centres(data, written, tmp_path):
-    found = document("predict", written["model"], data, tmp_path / "new.zarr", "--distances", "--serial")
-    assert found["model_digest"] == written["digest"]
-    assert found["arrays"] == ["labels", "distances"]
-    np.testing.assert_array_equal(
-        read_array(tmp_path / "new.zarr", "labels"), read_array(written["output"], "labels")
-    )
-    assert "4 clusters" in run("predict", written["model"], data, tmp_path / "more.zarr", "--serial").stdout
 
 
 def test_info_describes_the_clusters(written):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rff_dist import Gaussian, Matern, SerialEngine, open_dataset, write_dataset
+from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge import fit as ridge
 from rff_dist.ridge.models import read_model, write_model
@@ -21,24 +21,6 @@ def test_stored_weights_that_a_fit_leaves_out_are_one_line_on_standard_error(tmp
     assert warning.startswith(f"warning: {tmp_path / 'data'} holds sample weights")
     assert 'sample_weight="sample_weight"' in warning
     assert "weights" not in run(*arguments, "--sample-weight", "sample_weight", "--overwrite").stderr
-
-
-def test_a_fit_is_told_and_stored_as_asked(folder, tmp_path):
-    found = document(
-        *("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--kernel", "matern:nu=2.5"),
-        *("--length-scale", "0.5,1,2", "--n-components", "1e2", "--alpha", "1e-9,1e-2,1", "--map", "phases"),
-        *("--features", "fourier", "--design", "iid", "--seed", "7", "--standardize", "no"),
-        *("--no-fit-intercept", "--no-statistics"),
-    )
-    model = read_model(tmp_path / "model")
-    assert found["digest"] == model.digest()
-    assert found["kernel"] == Matern((0.5, 1, 2), nu=2.5).to_dict()
-    assert (found["n_components"], found["map"], found["design"], found["seed"]) == (100, "phases", "iid", 7)
-    assert found["alpha_chosen_by"] == "cv"
-    assert found["alpha"] in (1e-9, 1e-2, 1.0)
-    assert model.feature_map.standardizer is None
-    assert model.statistics is None
-    assert np.array_equal(model.intercept, [0.0])
 
 
 @pytest.mark.filterwarnings("ignore:.*do not tell it from")
@@ -73,26 +55,6 @@ def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(fol
     assert {"inspect", "choose", "solve"} <= {line.partition(":")[0] for line in progress}
     kernels = 4  # whose length scales are tuned
     assert len(progress) <= 12 + 3 * kernels
-
-
-def test_what_is_printed_after_a_fit_holds_on_new_rows(tmp_path):
-    rng = np.random.default_rng(3)
-    X = rng.standard_normal((3000, 6)).round(1)  # inputs with ties, a target with steps, as those of pol
-    steps = np.where(X[:, 0] * X[:, 1] > 0, 5.0 * np.round(np.abs(X[:, 2])), 0.0)
-    y = steps + np.sin(X[:, 3]) + 0.3 * rng.standard_normal(3000)
-    write_dataset(tmp_path / "train", X[:1000], y[:1000])
-    write_dataset(tmp_path / "test", X[1000:], y[1000:])
-    found = document("fit", tmp_path / "train", tmp_path / "model", "--n-components", "256", "--serial")
-    [target] = document("evaluate", tmp_path / "model", tmp_path / "test", "--serial")["targets"]
-    estimate = found["estimate"]
-    assert set(estimate) == {"by", "rmse", "rmse_standard_error", "r2"}
-    # four standard errors of the folds, and those of 2,000 new rows; the model of all rows is a little better
-    assert abs(target["rmse"] - estimate["rmse"][0]) < 4 * estimate["rmse_standard_error"][0]
-    assert abs(target["r2"] - estimate["r2"][0]) < 0.1
-    assert document("info", tmp_path / "model")["estimate"] == estimate
-    shown = " ".join(run("info", tmp_path / "model").stdout.split())
-    assert f"RMSE {estimate['rmse'][0]:.2f}"[:-1] in shown
-    assert f"R² {estimate['r2'][0]:.4g}" in shown
 
 
 def test_a_model_without_an_estimate_is_described_all_the_same(folder, tmp_path):

@@ -5,10 +5,8 @@ import pytest
 from matplotlib.image import imread
 from numpy.testing import assert_allclose
 
-from rff_dist import open_dataset, write_dataset
-from rff_dist.data.blocks import Block
 from rff_dist.ridge.models import read_model
-from tests.command_line import PLAIN, document, refusal, run
+from tests.command_line import PLAIN, document, run
 
 
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # these rows have hardly any noise
@@ -40,26 +38,6 @@ def test_fit_chooses_alpha_and_d_by_the_error_of_refits(folder, tmp_path):
 def run_again(folder, tmp_path):
     options = ["--n-folds", "3", "--alphas", "1e-6:1e3:10", "--n-components", "16,32,64", "--overwrite"]
     return run("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", *options).stdout
-
-
-def test_rows_of_one_group_are_held_out_together(folder, tmp_path):
-    dataset = open_dataset(folder / "data.zarr")
-    rows, sites = dataset.read(Block(0, 0, 300)), np.repeat(np.arange(30), 10)
-    write_dataset(tmp_path / "data", rows.X, rows.y[:, 0], groups=sites)
-    fit = ("fit", tmp_path / "data", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
-    found = document(*fit, "--groups", "groups", "--n-folds", "4")
-    assert found["cross_validation"]["folds"] == {"kind": "GroupFolds", "n_folds": 4, "seed": 0}
-    assert "'site'" in refusal(65, *fit, "--overwrite", "--groups", "site")
-
-
-def test_rows_in_the_order_of_time_are_predicted_from_the_past(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
-    fit = (*fit, "--time")
-    table = document(*fit)["cross_validation"]
-    assert (table["folds"]["kind"], table["folds"]["n_folds"], table["n_splits"]) == ("TimeFolds", 5, 4)
-    two = document(*fit, "--n-folds", "2", "--overwrite")
-    assert two["cross_validation"]["n_splits"] == 1
-    assert two["estimate"]["rmse_standard_error"] == [None]
 
 
 @pytest.mark.filterwarnings("default:alpha=10 was chosen")  # the least of those to choose from

@@ -84,6 +84,14 @@ def test_quiet_leaves_standard_error_empty_and_no_next_step(folder, tmp_path):
     assert "next:" not in result.stdout
 
 
+def test_a_reader_that_stops_reading_is_no_error(folder):
+    command = [sys.executable, "-m", "rff_dist.workbench.cli", "info", folder / "data.zarr"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert "Error" not in process.stderr.read()
+    assert process.returncode == 0
+
+
 def test_help_imports_nothing_that_takes_long():
     code = "import rff_dist.workbench.cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

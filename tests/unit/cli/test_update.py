@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from rff_dist import Gaussian, SerialEngine, append_dataset, delete_rows, open_dataset, write_dataset
+from rff_dist import Gaussian, SerialEngine, append_dataset, open_dataset, write_dataset
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.workbench.jobs.publishing import publish
 from tests import command_line, living_data
@@ -49,15 +49,6 @@ def test_an_update_is_told_and_a_second_one_has_nothing_to_do(job):
     version = json.loads(run(registered, data, "--json").stdout)
     assert (version["command"], version["version"]) == ("update", 2)
     assert version["digest"] == read_model(model).digest() == read_model(registered).digest()
-
-
-def test_rows_that_went_are_subtracted_and_the_page_is_written(job, tmp_path):
-    data, model, _ = job
-    delete_rows(data, [3, 500])
-    shown = run(model, data, "--report", tmp_path / "page.html")
-    assert shown.exit_code == 0, shown.output
-    assert "798 rows" in " ".join(shown.stdout.split())
-    assert (tmp_path / "page.html").stat().st_size > 10_000
 
 
 def test_a_model_of_the_last_loads_keeps_its_window(job, tmp_path):

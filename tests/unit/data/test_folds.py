@@ -90,20 +90,6 @@ def test_hash_folds_differ_by_at_most_a_row_and_keep_their_rows_when_more_come(n
     np.testing.assert_array_equal(more[:n_samples], fold)
 
 
-def test_hash_folds_look_random_and_another_seed_cuts_others():
-    n_samples = 100_000
-    first, second = (
-        HashFolds(5, seed).assign(0, n_samples, n_samples=n_samples, groups=None) for seed in (0, 1)
-    )
-    joint = np.bincount(5 * first + second, minlength=25)
-    expected = n_samples / 25
-    # if both were random: chi-squared with 24 degrees of freedom, above 60 with a probability of 7e-5
-    assert ((joint - expected) ** 2 / expected).sum() < 60
-    hands = first.reshape(-1, 5)  # each of the 120 orders about as often: 119 degrees of freedom, p = 1e-5
-    orders = np.unique(hands, axis=0, return_counts=True)[1]
-    assert ((orders - 20_000 / 120) ** 2).sum() / (20_000 / 120) < 190
-
-
 def split_mix(key, seed):
     """SplitMix64 in Python's own integers: the `key`-th output of a stream that starts at the mixed seed."""
     golden, mask = 0x9E3779B97F4A7C15, 2**64 - 1

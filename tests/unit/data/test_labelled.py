@@ -5,7 +5,6 @@ import operator
 import pickle
 
 import dask.array as da
-import distributed
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -16,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils.class_weight import compute_class_weight
 
-from rff_dist import DaskEngine, SerialEngine, accumulate, draw_feature_map, open_dataset, write_dataset
+from rff_dist import SerialEngine, accumulate, draw_feature_map, open_dataset, write_dataset
 from rff_dist.data.blocks import Block, BlockTask, cut_blocks
 from rff_dist.data.columns import TEXT
 from rff_dist.data.labelled import GroupedDataset, LabelledDataset, class_weights, count_block, encode
@@ -26,6 +25,7 @@ from rff_dist.errors import DataError
 from rff_dist.statistics.inspection import count_labels
 from rff_dist.storage.columns import as_column, open_column
 from rff_dist.storage.datasets import dataset_from_arrays
+from tests.dask_processes import scaled
 from tests.refusals import each, for_each_refusal, once, refuses
 
 N, D = 500, 3
@@ -251,18 +251,6 @@ def test_wrong_labels_and_weights_are_refused(call, error, names):
         call()
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """A cluster in this process: what travels is pickled there too."""
-    with (
-        distributed.Client(
-            processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0"
-        ) as client,
-        DaskEngine(client=client) as engine,
-    ):
-        yield engine
-
-
 def labels_and_groups(rows, _):
     """Return the block's rows as they arrived, one entry for each row."""
     return [
@@ -274,7 +262,7 @@ def labels_and_groups(rows, _):
 @pytest.mark.distributed
 class TestEngines:
     def test_codes_give_the_statistics_that_the_same_targets_give_on_both_engines(
-        self, rows, tmp_path, cluster
+        self, rows, tmp_path, embedded
     ):
         X, codes, weight = rows
         factors = np.array([1.0, 2.0, 0.5])
@@ -286,14 +274,14 @@ class TestEngines:
         found = sources(X, weight, tmp_path)
         pairs = (("array", "memory"), ("stored", "stored"), ("Dask", "memory"), ("Dask", "stored"))
         for kind, where in pairs:
-            for engine in (SerialEngine(), cluster):
+            for engine in (SerialEngine(), scaled(embedded, 1)):
                 counts = count_labels(column[where], source=found[kind], engine=engine)
                 plain = count_labels(column["memory"], source=found["array"], engine=engine)
                 assert facts_of(counts) == facts_of(plain)
                 dataset = LabelledDataset(found[kind], column[where], counts.classes, factors)
                 assert accumulate(dataset, feature_map, engine=engine) == expected
 
-    def test_rows_of_a_dask_collection_meet_their_labels_and_groups_on_the_worker(self, rows, cluster):
+    def test_rows_of_a_dask_collection_meet_their_labels_and_groups_on_the_worker(self, rows, embedded):
         X, codes, weight = rows
         source = DaskArrayDataset(da.from_array(X, chunks=(70, -1)), None, weight)
         dataset = GroupedDataset(
@@ -302,7 +290,7 @@ class TestEngines:
         blocks = cut_blocks(N, 70, rows_per_block=140)
         passed = [
             engine.map_reduce(BlockTask(dataset, labels_and_groups), blocks, None, combine=operator.add)
-            for engine in (SerialEngine(), cluster)
+            for engine in (SerialEngine(), scaled(embedded, 1))
         ]
         assert passed[0] == passed[1]
         assert [group for *_, group in passed[0]] == [str(code) for code in codes[::-1]]

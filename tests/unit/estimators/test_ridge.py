@@ -12,7 +12,9 @@ from sklearn.model_selection import GridSearchCV
 
 from rff_dist import load_model, save_model
 from rff_dist.errors import DataError, SolveError, StatisticsError
+from rff_dist.kernels.explicit import Linear, Min
 from rff_dist.kernels.names import KERNELS
+from rff_dist.kernels.stationary import Gaussian, Laplacian
 from rff_dist.ridge.solve import solve
 from tests.plain import plain_ridge
 from tests.refusals import refuses
@@ -75,6 +77,15 @@ def test_coefficients_are_those_of_ridge_for_any_number_of_components(n_componen
     assert_same_ridge(model, X, y)
 
 
+@pytest.mark.parametrize(
+    "kernel", [Gaussian(1.5) + Linear(), 1 + Min().on([0]) + Gaussian() * Laplacian(3.0)], ids=str
+)
+def test_coefficients_are_those_of_ridge_for_sums_of_kernels(kernel):
+    X, y = draw_rows(400)
+    model = plain_ridge(kernel, n_components=64, alpha=0.3, design="iid", random_state=0).fit(X, y)
+    assert_same_ridge(model, X, y)
+
+
 def test_coefficients_are_those_of_ridge_when_tiles_and_blocks_end_anywhere():
     # 40,001 rows in memory: five chunks of 8,192, two blocks, tiles of 4,096, a last tile of few rows
     X, y = draw_rows(40_001)
@@ -130,9 +141,6 @@ def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows)
     with pytest.warns(LinAlgWarning, match="rank"):
         model = ridge.fit(X[:50], y[:50])
     assert np.isfinite(model.predict(X)).all()
-
-
-# -- parameters ----------------------------------------------------------------------------------------
 
 
 # -- fit -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold, KFold
 
 from rff_dist import RFFRidge, SerialEngine, load_model, save_model, write_dataset
-from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
+from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
@@ -38,24 +38,6 @@ def brute_force(model, X, y, weight, fold_of_row, splits, width):
             ridge = Ridge(alpha, solver="cholesky").fit(Z[train], y[train], sample_weight=weight[train])
             errors[i, j] = np.average((y[test] - ridge.predict(Z[test])) ** 2, axis=0, weights=weight[test])
     return errors
-
-
-@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
-@pytest.mark.parametrize("cv", [HashFolds(3, seed=1), TimeFolds(4), GroupFolds(3)])
-def test_the_whole_table_is_what_refitting_gives(problem, cv):
-    X, y, weight = problem
-    groups = np.arange(1500) % 31
-    model = plain_ridge(n_components=[64, 90], alpha=ALPHAS, cv=cv, random_state=0)
-    model.fit(X, y, sample_weight=weight, groups=groups)
-    wide = plain_ridge(n_components=90, alpha=1.0, random_state=0).fit(X, y, sample_weight=weight)
-    if isinstance(cv, GroupFolds):
-        cv = cv.balanced(*np.unique(groups, return_counts=True))
-    fold_of_row = cv.assign(0, 1500, n_samples=1500, groups=groups)
-    table = model.selection_
-    assert table["cv_n_components"].tolist() == [64, 90]
-    for place, width in enumerate([64, 90]):
-        expected = brute_force(wide, X, y, weight, fold_of_row, cv.splits, width)
-        np.testing.assert_allclose(table["cv_errors"][:, place], expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,7 +1,5 @@
 """Models in MLflow: logged, read back, and served by name."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -58,17 +56,10 @@ def test_a_registered_model_is_logged_with_its_errors_on_test_rows_and_its_linea
     assert lineage["digest"] == found["digest"]
 
 
-def test_the_command_writes_a_folder_that_mlflow_reads(small_model, frame, tmp_path):
+def test_the_signature_names_the_columns_and_takes_what_the_model_takes(small_model, frame, tmp_path):
     found = document("export", small_model, tmp_path / "out", "--format", "mlflow")
     assert "MLmodel" in found["files"]
-    served = mlflow.pyfunc.load_model(str(tmp_path / "out"))
-    np.testing.assert_array_equal(served.predict(frame), load_model(small_model).predict(frame))
     assert "exists" in refusal(73, "export", small_model, tmp_path / "out", "--format", "mlflow")
-    assert json.dumps(found)
-
-
-def test_the_signature_names_the_columns_and_takes_what_the_model_takes(small_model, frame, tmp_path):
-    document("export", small_model, tmp_path / "out", "--format", "mlflow")
     model = mlflow.models.Model.load(tmp_path / "out")
     names = ["kind", "size", "day"]
     assert model.signature.inputs.input_names() == names

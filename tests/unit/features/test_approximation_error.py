@@ -101,11 +101,6 @@ class TestNystrom:
         assert_allclose(found.max.value, np.mean([value[1] for value in values]), rtol=1e-6)
         assert 1e-6 < found.max.value < 0.05
 
-    def test_error_on_the_centres_is_rounding(self, X):
-        features = self.draw(X[:40], 40)
-        found = approximation_error(Gaussian(2.0), features, X[:40], n_samples=10, n_repeats=4)
-        assert found.max.value < 1e-5  # float32 features of the kernel
-
 
 def test_samples_are_disjoint_and_chosen_by_the_seed(X, monkeypatch):
     features = draw(Gaussian())
@@ -118,20 +113,6 @@ def test_samples_are_disjoint_and_chosen_by_the_seed(X, monkeypatch):
 
 def test_samples_are_smaller_where_there_are_not_enough_rows(X):
     assert approximation_error(Gaussian(), draw(Gaussian()), X[:50]).n_samples == 50 // 8
-
-
-def test_intervals_cover_the_expected_error_of_a_sample_about_as_often_as_they_say():
-    kernel, features = Gaussian(1.5), draw(Gaussian(1.5))
-    X = np.random.default_rng(5).standard_normal((100_000, 3))
-    reference = approximation_error(kernel, features, X, n_samples=30, n_repeats=1_500, random_state=9)
-    covered = dict.fromkeys(MEASURES, 0)
-    for seed in range(200):
-        found = approximation_error(kernel, features, X, n_samples=30, n_repeats=6, random_state=seed)
-        for measure in MEASURES:
-            estimate = getattr(found, measure)
-            covered[measure] += estimate.low <= getattr(reference, measure).value <= estimate.high
-    # 190 of 200 expected, with a standard deviation of 3; the largest error is skewed
-    assert min(covered.values()) >= 175
 
 
 class TestDatasets:

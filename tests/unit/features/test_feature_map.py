@@ -71,17 +71,6 @@ class TestFeatures:
             np.testing.assert_array_equal(some, whole[first : first + 64])
 
 
-class TestStandardizer:
-    SECONDS = 1.7e9 + np.random.default_rng(0).uniform(0, 60, (60, 1))  # a minute of timestamps
-
-    def test_large_means_are_taken_off_in_float64(self):
-        mean, scale = self.SECONDS.mean(axis=0), self.SECONDS.std(axis=0)
-        features = draw(n_features=1, n_components=4_096, standardizer=Standardizer(mean, scale))
-        z = features.transform(self.SECONDS)
-        exact = Gaussian()((self.SECONDS - mean) / scale)
-        assert abs(z @ z.T - exact).max() < 0.1
-
-
 class TestTravelling:
     STANDARDIZER = Standardizer(np.arange(3.0), np.ones(3))
 

@@ -68,18 +68,6 @@ class TestCounterBasedNumbers:
         longer = counter_uniforms(seed, stream, n_rows + more, n_columns)
         np.testing.assert_array_equal(counter_uniforms(seed, stream, n_rows, n_columns), longer[:n_rows])
 
-    def test_uniforms_are_uniform_and_never_zero_or_one(self):
-        uniforms = counter_uniforms(3, 1, 20_000, 5)
-        assert uniforms.min() > 0
-        assert uniforms.max() < 1
-        for column in uniforms.T:
-            assert stats.kstest(column, "uniform").pvalue > SMALLEST_P_VALUE
-
-    def test_seeds_and_streams_are_unrelated(self):
-        draws = [counter_uniforms(seed, stream, 1_000, 4).ravel() for seed in (0, 1) for stream in (0, 1, 2)]
-        correlations = np.corrcoef(draws) - np.eye(len(draws))
-        assert abs(correlations).max() < 5 / np.sqrt(4_000)  # five standard errors
-
     def test_a_generator_gives_a_new_seed_each_time(self):
         rng = np.random.default_rng(0)
         assert seed_of(rng) != seed_of(rng)
@@ -112,9 +100,9 @@ class TestNesting:
     @given(
         design=st.sampled_from(sorted(DESIGNS)),
         kernel=st.sampled_from([Gaussian(0.3), Matern(2.0, nu=0.7), Laplacian()]),
-        n_features=st.integers(1, 9),
-        short=st.integers(1, 30),  # whole orthogonal blocks and cut ones
-        more=st.integers(0, 30),
+        n_features=st.integers(1, 70),
+        short=st.integers(1, 150),  # whole blocks and cut ones
+        more=st.integers(0, 150),
         seed=st.integers(0, ALL_ONES),
     )
     def test_frequencies_are_nested(self, design, kernel, n_features, short, more, seed):

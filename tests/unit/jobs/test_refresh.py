@@ -204,13 +204,6 @@ def test_rows_of_a_version_that_could_not_be_promoted_are_added_next_time(regist
     assert again["statistics_digest"] == at_once(data)
 
 
-def test_test_data_decide_where_there_are_some(place, data):
-    data.append(1)
-    result = run(place, data.now, test=ArrayDataset(*batch(9, 300)))
-    assert result["gate"]["held_out"] == "300 rows of test data"
-    assert result["held_out"]["n_samples"] == 300
-
-
 def test_what_cannot_be_updated_is_refused_before_anything_is_read(data):
     url = f"memory://refresh-{uuid.uuid4().hex}"
     with pytest.raises(StorageError, match=r"no model at|not in this process"):

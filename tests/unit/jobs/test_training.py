@@ -15,7 +15,7 @@ from rff_dist import Cauchy, HashFolds, Matern, Nystrom, SerialEngine, TimeFolds
 from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError
+from rff_dist.errors import DataError, OutputBusyError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines
 from rff_dist.kernels.names import kernel_text
@@ -158,16 +158,6 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(problem
     assert metrics["accuracy"] == pytest.approx(accuracy_score(labels[:50], predicted))
     assert metrics["log_loss"] > 0
     assert published.card["metrics"] == metrics
-
-
-def test_length_scales_of_other_columns_are_refused_before_any_pass(problem, in_memory):
-    events = []
-    engine = SerialEngine(1, observers=(events.append,))
-    fit = Fit(options=RidgeOptions(**{**PLAIN, "length_scale": (1.0, 2.0, 3.0)}))
-    fit.check()
-    with refuses(InvalidParameterError, "2 columns"):
-        run(problem, in_memory, fit, do=in_this_process(engine))
-    assert not events
 
 
 @pytest.mark.filterwarnings("ignore:alpha=0.1 was chosen by cv, but it is the smallest")

@@ -6,12 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.linalg import subspace_angles
 from sklearn.base import clone
 from sklearn.datasets import make_moons
 from sklearn.decomposition import PCA, KernelPCA
 
-from rff_dist import RFFPCA, Gaussian, Laplacian, Linear, SerialEngine, open_dataset, write_dataset
+from rff_dist import RFFPCA, Gaussian, Linear, SerialEngine, open_dataset, write_dataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, OutputExistsError, StatisticsError
 from rff_dist.pca import fit as pca
@@ -57,20 +56,6 @@ def test_components_and_scores_are_those_of_pca_on_explicit_features(X, features
     new = draw_rows(50, seed=1)
     assert_allclose(ours.transform(new), explicit.transform(ours.feature_map_.transform(new)), **tolerance)
     assert_allclose(ours.eigenvalues_, explicit.singular_values_**2, rtol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "design", "tolerance"),
-    [(Gaussian(6.0), "orthogonal", 0.1), (Laplacian(8.0), "iid", 0.25)],
-    ids=["Gaussian", "Laplacian"],
-)
-def test_scores_approach_those_of_kernel_pca(X, kernel, design, tolerance):
-    ours = RFFPCA(2, kernel=kernel, n_random_features=1024, design=design, standardize=False, random_state=0)
-    exact = KernelPCA(2, kernel="precomputed").fit(kernel(X))
-    # the kernel's error, up to 1/√D = 0.03, over the gap below the second eigenvalue, a fourth of the first;
-    # seeds 0 to 2 gave angles of 0.025 and of 0.05 to 0.13
-    assert subspace_angles(ours.fit_transform(X), exact.fit_transform(kernel(X))).max() < tolerance
-    assert_allclose(ours.eigenvalues_, exact.eigenvalues_, rtol=tolerance)
 
 
 def test_nystrom_features_of_all_rows_are_kernel_pca(X):
@@ -150,15 +135,6 @@ def test_degree_normalised_components_are_those_of_the_normalised_kernel(X, feat
     functions = eigenvectors[:, ::-1][:, 1:5] * np.sqrt(eigenvalues[::-1][1:5])
     functions /= np.sqrt(share)[:, np.newaxis]
     assert_allclose(np.abs(scores), np.abs(functions), atol=1e-6)
-
-
-def test_the_first_degree_normalised_score_parts_two_moons():
-    X, truth = make_moons(600, noise=0.04, random_state=0)
-    options = {"length_scale": 0.15, "features": "nystrom", "n_random_features": 200, "random_state": 0}
-    score = RFFPCA(1, normalize="degree", **options).fit_transform(X)[:, 0]
-    assert max((truth == (score > 0)).mean(), (truth == (score < 0)).mean()) == 1.0
-    plain = PCA(1).fit_transform(X)[:, 0]
-    assert max((truth == (plain > 0)).mean(), (truth == (plain < 0)).mean()) < 0.9
 
 
 def test_rows_far_from_all_others_count_as_the_floor_and_are_counted(caplog):

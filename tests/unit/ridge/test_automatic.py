@@ -12,18 +12,15 @@ from sklearn.linear_model import Ridge, RidgeCV
 
 from rff_dist import HashFolds, RFFClassifier, RFFRidge, SerialEngine, TimeFolds
 from rff_dist.data import samples
-from rff_dist.data.blocks import Block
 from rff_dist.data.folding import GroupFolds, HeldInFolds, hold_in
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, PlanError
 from rff_dist.features import draw
-from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.features.kinds import kernel_of, length_scale_of
 from rff_dist.features.length_scales import EvidenceSearch
-from rff_dist.fitting.options import Penalty, RidgeOptions
+from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Plan, Sums, check_plan
-from rff_dist.fitting.prepare import prepare
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian
@@ -32,8 +29,6 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import automatic_components, default_folds
 from rff_dist.ridge.describe import chosen_candidate
 from rff_dist.ridge.fit import fit
-from rff_dist.ridge.solve import solve, solve_folds
-from rff_dist.statistics import passes
 from rff_dist.storage.columns import as_column
 from tests.plain import plain_ridge
 from tests.refusals import refuses
@@ -127,14 +122,9 @@ def noise_fits(n_seeds, n_samples):
 @pytest.mark.filterwarnings(
     "ignore:.*(as many degrees of freedom as rows|do not tell it from)"  # sometimes the noise is fitted
 )
-@pytest.mark.parametrize(("n_samples", "n_seeds", "most"), [(60, 8, 0.2), (300, 4, 0.1)])
-def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn(
-    n_samples, n_seeds, most, monkeypatch
-):
+def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn():
     """Length scales tuned on rows that are validated on too promised an R² 0.35 too high for 60 rows."""
-    if n_samples == 60:
-        monkeypatch.setitem(EFFORT, "n_starts", 2)
-        monkeypatch.setitem(EFFORT, "n_components", 256)
+    n_samples, n_seeds = 300, 4
     excess, covered = [], []
     for model, X, y in noise_fits(n_seeds, n_samples):
         dataset = ArrayDataset(X, y)
@@ -143,8 +133,8 @@ def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn(
         ends = prediction.predict_in_memory(ArrayDataset(X), model, coverage=0.9, engine=ENGINE)
         covered.append(np.mean((ends["lower"] <= y) & (y <= ends["upper"])))
     validated = n_samples - n_samples // 2
-    # a standard error of R² on so few rows is √(2 / validated / n_seeds), 0.09 and 0.06
-    assert np.mean(excess) < most
+    # a standard error of R² on so few rows is √(2 / validated / n_seeds), 0.06
+    assert np.mean(excess) < 0.1
     # three standard errors of quantiles of so many residuals, averaged over seeds
     error = np.sqrt(0.9 * 0.1 / (validated * n_seeds))
     assert np.mean(covered) == pytest.approx(0.9, abs=3 * error + 0.01)
@@ -267,47 +257,6 @@ def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
     ]
     # 5 slopes on 200 rows with noise 1 err by about 6 / 200; a few more degrees of freedom are tolerated
     assert errors[0] < errors[1] + 6 / 200
-
-
-@pytest.mark.parametrize("features", ["fourier", "nystrom"])
-@pytest.mark.parametrize(
-    "given", [{"length_scale": 2.0}, {"length_scale": "median", "cv": 3}, {"length_scale": 1.0, "alpha": 0.1}]
-)
-def test_what_is_given_is_kept_and_fitted_as_the_steps_one_by_one_do(features, given):
-    dataset = ArrayDataset(*additive(150, 3))
-    options = RidgeOptions(kernel="gaussian", features=features, n_components=32, seed=3, **given)
-    model = fit(dataset, options, engine=ENGINE).model
-    prepared = prepare(dataset, standardize="auto", engine=ENGINE)
-    described = KernelFeatures(
-        kernel=Gaussian(), n_components=32, length_scale=given["length_scale"], features=features
-    )
-    drawn = prepared.draw(described, seed=3)
-    member = prepared.accumulation(drawn)
-    if "alpha" in given:
-        statistics = passes.accumulate(dataset, drawn, engine=ENGINE, spec=member.spec)
-        solved = solve(statistics, Penalty(given["alpha"]))
-    else:
-        folds = HashFolds(given["cv"]) if "cv" in given else default_folds(150)
-        rows = None if "cv" in given else dataset.read(Block(0, 0, 150))
-        (parts,) = passes.accumulate_folds(dataset, [member], folds=folds, engine=ENGINE)
-        _, statistics, solved = solve_folds(parts, drawn, Penalty("cv"), rows=rows)
-    assert model.feature_map.digest() == drawn.digest()
-    assert model.statistics == statistics
-    np.testing.assert_array_equal(model.coefficients, solved.solution.coefficients)
-    assert "candidates" not in model.card
-
-
-def test_length_scales_by_evidence_are_of_rows_that_the_default_folds_hold_in():
-    dataset = ArrayDataset(*additive(100, 2))
-    options = RidgeOptions(kernel="gaussian", length_scale="evidence", features="fourier", n_components=32)
-    tuned_with.clear()
-    model = fit(dataset, options, engine=ENGINE).model
-    [(search, folds)] = tuned_with
-    assert search == EvidenceSearch()
-    assert folds == hold_in(default_folds(100), 100, search.n_samples)
-    inputs = prepare(dataset, standardize="auto", engine=ENGINE).inputs(0)
-    tuned = draw.tune(inputs, Gaussian(), search, folds=folds)
-    assert length_scale_of(model.feature_map) == tuned.length_scale
 
 
 @pytest.mark.parametrize(
@@ -566,6 +515,3 @@ def test_noisy_targets_are_warned_of_by_nothing(alpha):
 def test_a_given_alpha_is_warned_of_by_nothing():
     X, y = additive(60, 1, noise=0.0)
     plain_ridge(n_components=256, length_scale=0.3, alpha=1e-6, random_state=0).fit(X, y)
-
-
-# -- scikit-learn's face -------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from rff_dist.data.folding import GroupFolds, HashFolds, TimeFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
-from rff_dist.fitting.options import Penalty
 from rff_dist.fitting.predicting import LinearModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import (
@@ -32,8 +31,6 @@ from rff_dist.ridge.held_out import (
     sum_root_residuals,
     with_deviations,
 )
-from rff_dist.ridge.models import RidgeModel
-from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from tests.plain import plain_ridge
@@ -205,58 +202,16 @@ def test_too_few_rows_for_a_coverage_give_infinite_intervals():
     assert_array_equal(scored(np.zeros(20)).quantile(0.5), 0.0)
 
 
-def student_t(rng, shape):
-    return rng.standard_t(1.5, shape)
-
-
-def skewed(rng, shape):
-    return np.exp(1.5 * rng.standard_normal(shape))
-
-
-@pytest.mark.parametrize("noise", [None, student_t, skewed], ids=["gaussian", "heavy tails", "skewed"])
-def test_intervals_cover_new_rows_as_often_as_they_say_whatever_the_noise(noise):
-    dataset = problem(8000, n_targets=1, noise=noise)
-    train, test = ArrayDataset(dataset.X[:3000], dataset.y[:3000]), dataset.y[3000:, 0]
-    feature_map = features_of(train)
-    statistics = statistics_of(train, feature_map, HashFolds(5))
-    solved = solve(statistics.total(), Penalty(alpha=1.0))
-    model = RidgeModel.from_solution(
-        feature_map, statistics.total(), solved.solution, None, {"fit_intercept": True}
-    )
-    scores = hold_out_scores(train, statistics, feature_map, alpha=1.0, engine=ENGINE)
-    new = ArrayDataset(dataset.X[3000:], dataset.y[3000:])
-    mean, std = prediction.predict_in_memory(new, model, std=True, engine=ENGINE).values()
-    covered = np.mean(np.abs(test - mean[:, 0]) <= scores.quantile(0.9))
-    # a standard error of 0.7 %, 0.9·0.1·(1/5000 + 1/3000), and bins that are up to 1.1 % too wide
-    assert 0.87 < covered < 0.93
-    bayesian = np.mean(np.abs(test - mean[:, 0]) <= 1.645 * std[:, 0])
-    assert (0.87 < bayesian < 0.93) == (noise is None)
-
-
-def kinked(x):
-    return 0.1 + np.abs(x)
-
-
-def smooth(x):
-    return np.exp(0.7 * x)
-
-
-def varying(n_samples, seed, law=kinked):
+def varying(n_samples, seed):
     """Return rows whose noise has a standard deviation that follows the first column, and that deviation."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, 3))
-    deviation = law(X[:, 0])
+    deviation = np.exp(0.7 * X[:, 0])
     return X, np.sin(X[:, 1]) + deviation * rng.standard_normal(n_samples), deviation
 
 
-@pytest.mark.parametrize(
-    # a third of 10,000 rows has a standard error of 0.5 %, and so has the quantile of 3,000 scores; features
-    # round the kink off, where intervals stay too wide (measured: 0.963)
-    ("law", "off"),
-    [(smooth, 0.03), (kinked, 0.08)],
-)
-def test_normalised_intervals_follow_the_noise_and_cover_as_often_as_they_say(law, off):
-    X, y, deviation = varying(13_000, 0, law)
+def test_normalised_intervals_follow_the_noise_and_cover_as_often_as_they_say():
+    X, y, deviation = varying(13_000, 0)
     third = np.argsort(np.argsort(deviation[3000:])) * 3 // 10_000
     covered, width = {}, {}
     for conformal in (True, "normalized"):
@@ -268,7 +223,8 @@ def test_normalised_intervals_follow_the_noise_and_cover_as_often_as_they_say(la
         covered[conformal] = [inside.mean(), inside[third == 0].mean(), inside[third == 2].mean()]
         width[conformal] = np.mean(upper - lower)
     assert 0.88 < covered["normalized"][0] < 0.92
-    assert_allclose(covered["normalized"][1:], 0.9, atol=off)
+    # a third of 10,000 rows has a standard error of 0.5 %, and so has the quantile of 3,000 scores
+    assert_allclose(covered["normalized"][1:], 0.9, atol=0.03)
     assert covered[True][1] > 0.98
     assert covered[True][2] < 0.8
     assert width["normalized"] < 0.95 * width[True]

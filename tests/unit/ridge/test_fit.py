@@ -73,12 +73,6 @@ def test_what_weights_mean_is_said_and_not_guessed():
 # -- the median heuristic ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kernel", "metric"), [(Gaussian(), "euclidean"), (Laplacian(), "cityblock")])
-def test_the_median_heuristic_is_the_median_distance_in_the_kernels_metric(dataset, kernel, metric):
-    found = length_scales.MedianDistances(dataset, standardizer=None, seed=0)(kernel)
-    assert found == pytest.approx(np.median(pdist(dataset.X, metric)), rel=1e-12)
-
-
 def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and_metric(dataset):
     kernel = Gaussian().on([0, 1]) * Laplacian().on([2]) + 0.5 * Matern(2.0) + Linear() + Matern(nu=2.5)
     found = draw.resolve_kernel(draw.Inputs(dataset), kernel, "auto")
@@ -299,9 +293,6 @@ def test_refitting_without_change_changes_no_bit(model):
     other = refit(model, model.statistics, alpha=0.2, fit_intercept=False)
     assert other.alpha == 0.2
     assert_array_equal(other.intercept, [0.0])
-
-
-# -- the whole job -------------------------------------------------------------------------------------
 
 
 # -- choice of the map -----------------------------------------------------------------------------------

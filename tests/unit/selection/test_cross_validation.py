@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import KFold, cross_val_score
 
 from rff_dist.data.blocks import Block, Rows
-from rff_dist.data.folding import Folds, GroupFolds, HashFolds, PredefinedFolds, TimeFolds
+from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.data.samples import FoldSample
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features.draw import draw_feature_map, shortened
@@ -312,21 +311,6 @@ def hand_made(scores, *, weights=None, n_components=(16, 32, 64), folds=None):
         weights=np.ones(len(scores)) if weights is None else np.asarray(weights, float),
         target_variance=np.ones(1),
     )
-
-
-def test_mean_and_standard_error_are_those_of_scikit_learns_scores_where_folds_are_equal():
-    X, y, feature_map, folds = problem(200, folds=TimeFolds(5))
-    folds = TimeFoldsOutOfTime(5)  # contiguous folds, each validated by all others, as KFold does
-    table = cross_validate(fold_statistics(X, y[:, :1], feature_map, folds), alphas=[0.1])
-    scores = -cross_val_score(
-        Ridge(alpha=0.1), feature_map.transform(X), y[:, 0], cv=KFold(5), scoring="neg_mean_squared_error"
-    )
-    assert_allclose(table.mean, scores.mean(), rtol=1e-8)
-    assert_allclose(table.standard_error, scores.std(ddof=1) / np.sqrt(5), rtol=1e-8)
-
-
-class TimeFoldsOutOfTime(TimeFolds):
-    splits = Folds.splits
 
 
 def test_each_row_counts_once_in_mean_and_standard_error():

@@ -73,17 +73,6 @@ class TestTables:
         assert dataset.target_names == ("price", "tax")
         assert seen[-1] == (4000, 4000 if name.endswith("parquet") else None)
 
-    def test_columns_of_text_and_dates_become_numbers(self, tmp_path, frame, name):
-        frame["colour"] = ["red", "blue"] * 2000
-        frame["day"] = pd.date_range("2020-01-01", periods=4000)
-        source = save(frame, tmp_path / name)
-        dataset = ingest(source, tmp_path / "out", target="price", columns=["colour", "day"])
-        days = (frame["day"] - pd.Timestamp("1970-01-01")).dt.days
-        expected = [frame["colour"] == "red", days, frame["day"].dt.day_of_year, frame["day"].dt.day_of_week]
-        np.testing.assert_array_equal(everything(dataset).X, np.column_stack(expected))
-        names = ("colour=red", "day: elapsed-days", "day: day-of-year", "day: weekday")
-        assert dataset.feature_names == names  # no hour: it does not vary
-
     @pytest.mark.parametrize("value", [np.nan, np.inf])
     @pytest.mark.parametrize("column", ["area", "price", "w"])
     def test_missing_values_are_refused_with_row_and_column(self, tmp_path, frame, name, column, value):
