@@ -46,7 +46,7 @@ def test_checksums_of_zarr_format_2_are_found(tmp_path, options, checksum):
 
 
 def test_a_place_without_a_group_is_named(tmp_path):
-    with pytest.raises(StorageError, match="no dataset at .*nothing is there"):
+    with pytest.raises(StorageError, match=r"no dataset at .*nothing is there"):
         list_arrays(tmp_path / "missing")
     with pytest.raises(StorageError, match="holds no Zarr metadata"):
         list_arrays(tmp_path)
