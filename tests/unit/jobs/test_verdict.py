@@ -7,6 +7,7 @@ import pytest
 import scipy
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import r2_score, root_mean_squared_error
 
 from rff_dist.workbench.jobs.verdict import (
     LEVEL,
@@ -55,6 +56,17 @@ def sure(said, chance):
     logs = np.full((len(said), 3), np.log((1 - chance) / 2))
     logs[np.arange(len(said)), said] = np.log(chance)
     return logs
+
+
+def test_scores_are_those_of_scikit_learn():
+    y, ours, other = np.random.default_rng(2).standard_normal((3, 30))
+    weights = np.arange(1.0, 31.0)
+    scores = regression(y, ours, other, weights=weights).scores
+    for name, said in ((OURS, ours), (LINEAR, other)):
+        expected = [
+            measure(y, said, sample_weight=weights) for measure in (root_mean_squared_error, r2_score)
+        ]
+        np.testing.assert_allclose([*scores[name]["rmse"], *scores[name]["r2"]], expected, rtol=1e-12)
 
 
 # -- intervals -------------------------------------------------------------------------------------
