@@ -160,6 +160,7 @@ def as_labelled(
     else:
         source = as_dataset(estimator, X, None, sample_weight, reset=reset, supervised=False)
         labels = as_column(y)
+    memory.require_rows({"X": source.n_samples, "y": labels.n_samples})
     _check_columns(estimator, source, reset=reset)
     return source, labels
 

@@ -168,7 +168,7 @@ NO_SIZE = [0, -1, 2.5, "2", True]
     once(lambda: DaskEngine("127.0.0.1:1", n_workers=2), "n_workers", "embedded cluster"),
     once(lambda: DaskEngine("127.0.0.1:1", client=object()), "both given"),
     *(
-        once(lambda size={name: value}: DaskEngine(**size), f"`{name}` is {value!r}", "[1, inf")
+        once(lambda size={name: value}: DaskEngine(**size), f"`{name}` is {value!r}", "at least 1")
         for name in ("n_workers", "threads_per_worker")
         for value in NO_SIZE
     ),

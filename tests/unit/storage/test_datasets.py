@@ -454,7 +454,7 @@ class TestWriting:
         [
             ([np.ones((3, 2)), np.ones((3, 3))], r"batch at row 3: X has shape \(3, 3\); expected \(3, 2\)"),
             ([np.ones((3, 2)), (np.ones((3, 2)), np.ones(3))], "a batch of 2 arrays after batches of 1"),
-            ([np.ones((3, 2), dtype=np.int32), np.ones((3, 2))], "float64 after int32, which would lose"),
+            ([np.ones((3, 2), dtype=np.int32), np.ones((3, 2))], "X is float64, but array 'X' holds int32"),
             ([(np.ones((3, 2)), np.ones(2))], r"y has shape \(2,\); expected \(3,\)"),
             ([np.ones(3)], "expected 2 axes"),
             ([np.array([["a"]])], "dtype <U1"),

@@ -190,16 +190,6 @@ def test_a_table_is_not_read_for_an_output_that_cannot_be_written(tmp_path, monk
         ingest(tmp_path / "a.csv", "/proc/new/a")
 
 
-@pytest.mark.parametrize(
-    ("options", "named", "other"),
-    [({"on_nan": "foo"}, "on_nan", "dtype"), ({"dtype": "f2"}, "dtype", "on_nan")],
-)
-def test_only_the_wrong_option_is_named(tmp_path, options, named, other):
-    with pytest.raises(InvalidParameterError, match=f"unknown `{named}`") as caught:
-        ingest(tmp_path / "a.csv", tmp_path / "b", **options)
-    assert other not in str(caught.value)
-
-
 # -- weights ---------------------------------------------------------------------------------------
 
 
