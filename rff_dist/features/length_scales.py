@@ -174,9 +174,9 @@ class Rows:
         roots = None if self.root_weights is None else self.root_weights[kept]
         return Rows(self.inputs[kept], self.targets[kept], roots)
 
-    def gram(self, kernel: stationary.Stationary) -> FloatArray:
-        """Return the Gram matrix, times the roots of the weights on both sides."""
-        gram, roots = kernel.gram(self.inputs, self.inputs), self.root_weights
+    def weigh(self, gram: FloatArray) -> FloatArray:
+        """Return a matrix of these rows, times the roots of the weights on both sides."""
+        roots = self.root_weights
         return gram if roots is None else gram * np.multiply.outer(roots, roots)
 
     def log_evidence(self, eigenvalues: FloatArray, projected: FloatArray) -> tuple[float, float, FloatArray]:
@@ -233,8 +233,9 @@ class ExactObjective:
         rows, n, n_targets = self.rows, self.rows.n_observations, self.rows.targets.shape[1]
         n_scales = len(parameters) - 1 - len(self.kernel.logits)
         kernel = kernel_at(self.kernel, parameters[:-1], rows.inputs.shape[1])
-        alpha, roots = float(np.exp(parameters[-1])), rows.root_weights
-        covariance = rows.gram(kernel)
+        alpha = float(np.exp(parameters[-1]))
+        gram, derivatives = kernel.differentiate(rows.inputs)
+        covariance = rows.weigh(gram)
         covariance[np.diag_indices_from(covariance)] += alpha
         factor, solved = _factor_and_solve(covariance, rows.targets, alpha)
         # targets are up to 1, but those of a few rows may all be at the mean
@@ -249,9 +250,7 @@ class ExactObjective:
         by_log_alpha += n_targets * (alpha * np.trace(inverse) - len(factor))
         # ∂log det = tr((K + α)⁻¹·∂K), ∂misfit = −α·y'(K + α)⁻¹·∂K·(K + α)⁻¹y; shape (n_samples, n_samples)
         by_covariance = n_targets * inverse - (n * alpha / misfit * solved) @ solved.T
-        if roots is not None:
-            by_covariance *= np.multiply.outer(roots, roots)
-        by_parameters = kernel.gradient(rows.inputs, by_covariance)
+        by_parameters = derivatives(rows.weigh(by_covariance))
         # one length scale moves all columns' scales alike, so their derivatives add up
         if n_scales == 1:
             n_features = rows.inputs.shape[1]
@@ -261,9 +260,9 @@ class ExactObjective:
 
     def log_evidence(self, parameters: FloatArray) -> tuple[float, float, FloatArray]:
         """Return what `Rows.log_evidence` does, O(n_samples³), at these logarithms of scales, and logits."""
-        eigenvalues, vectors = _decompose(
-            self.rows.gram(kernel_at(self.kernel, parameters, self.rows.inputs.shape[1]))
-        )
+        inputs = self.rows.inputs
+        kernel = kernel_at(self.kernel, parameters, inputs.shape[1])
+        eigenvalues, vectors = _decompose(self.rows.weigh(kernel.gram(inputs, inputs)))
         projected = np.sqrt(eigenvalues)[:, np.newaxis] * (vectors.T @ self.rows.targets)
         return self.rows.log_evidence(eigenvalues, projected)
 

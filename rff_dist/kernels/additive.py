@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -100,10 +101,11 @@ class Additive(stationary.Stationary):
         for rows in _strips(*gram.shape):
             columns = slice(rows.start if left is right else 0, None)  # the rest is known by symmetry
             each = map(self.kernel.of_distance, _distances(left[rows], right[columns]))
-            one, two = _orders(each, left.shape[1])
-            dense = self.kernel.of_scaled(left[rows], right[columns])
+            dense = self.kernel.of_scaled(left[rows], right[columns]) if weights[2] else 0.0
+            parts = zip(weights, (*_orders(each, weights, left.shape[1]), dense), strict=True)
+            *others, (_, last) = [(weight, part) for weight, part in parts if weight]
             # written so that k(x, x) is 1 without rounding
-            gram[rows, columns] = dense + weights[0] * (one - dense) + weights[1] * (two - dense)
+            gram[rows, columns] = sum((weight * (part - last) for weight, part in others), last)
             if left is right:
                 gram[columns, rows] = gram[rows, columns].T
         return gram
@@ -132,9 +134,16 @@ class Additive(stationary.Stationary):
     def _given(self) -> tuple[float, float, float]:
         return self.order_1, self.order_2, self.dense
 
-    def gradient(self, X: FloatArray, G: FloatArray) -> FloatArray:
-        n, kernel = X.shape[1], self.kernel
-        scaled, weights = X / self.length_scales(n), self.weights(n)
+    def differentiate(self, X: FloatArray) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
+        if not self.differentiable:
+            return super().differentiate(X)
+        scaled = X / self.length_scales(X.shape[1])
+        return self.of_scaled(scaled, scaled), partial(self._derivatives, scaled)
+
+    def _derivatives(self, scaled: FloatArray, G: FloatArray) -> FloatArray:
+        """Return the derivatives; all columns' matrices are made again, since no cache holds them."""
+        n, kernel = scaled.shape[1], self.kernel
+        weights = self.weights(n)
         # of S = Σ_ij G_ij·k(x_i, x_j): by log ℓ_j of each column, and by the weight of each part
         by_log_scales, by_weights = np.zeros(n), np.zeros(3)
         for rows in _strips(*G.shape):
@@ -143,37 +152,38 @@ class Additive(stationary.Stationary):
             pairs[:, rows.stop - rows.start :] += G[rows.stop :, rows].T
             distances = list(_distances(scaled[rows], right))
             each, steep = zip(*map(kernel.with_steepness, distances), strict=True)
-            one, two = _orders(each, n)
-            dense, together = kernel.with_steepness(scipy.spatial.distance.cdist(scaled[rows], right))
+            one, two = _orders(each, weights, n)
+            dense: Any = 0.0
+            together: Any = 0.0
+            if weights[2]:
+                dense, together = kernel.with_steepness(scipy.spatial.distance.cdist(scaled[rows], right))
+                # columns' squared distances are n times those of the dense kernel
+                together = pairs * together * (weights[2] / n)
             # the kernel is linear in the weights, so its derivative by one is that part's Gram
-            by_weights += [np.vdot(pairs, part) for part in (one, two, dense)]
-            # columns' squared distances are n times those of the dense kernel
-            together = pairs * together * (weights[2] / n)
-            # back from the mean over columns to their sum e₁
-            one *= n
+            parts = zip(weights, (one, two, dense), strict=True)
+            by_weights += [np.vdot(pairs, part) if weight else 0.0 for weight, part in parts]
             for j, distance in enumerate(distances):
-                # the derivative of Σ_{i<j} k_i·k_j by one factor is the sum of the others
-                alone = one - each[j]
-                alone *= weights[1] / max(_n_pairs(n), 1)
-                # so far ∂k/∂k_j; times `steep` and the squared distance it is the derivative by log ℓ_j
-                alone += weights[0] / n
-                alone *= steep[j]
-                alone *= pairs
-                alone += together
+                by_column: Any = weights[0] / n  # ∂k/∂k_j
+                if weights[1]:
+                    # the derivative of Σ_{i<j} k_i·k_j by one factor is the sum of the others
+                    by_column += (n * one - each[j]) * (weights[1] / _n_pairs(n))
+                by_column = pairs * steep[j] * by_column
+                by_column += together
                 distance *= distance
-                by_log_scales[j] += np.vdot(alone, distance)
+                by_log_scales[j] += np.vdot(by_column, distance)
         # weights are the softmax of the logits: ∂w_a/∂logit_b = w_a·(1[a = b] − w_b)
         by_logits = weights * (by_weights - weights @ by_weights)
         return np.append(by_log_scales, by_logits[np.array(self._given) > 0])
 
 
-def _orders(each: Iterable[FloatArray], n_features: int) -> tuple[FloatArray, FloatArray]:
-    """Return the means of the columns' Gram matrices, and of their products over pairs."""
+def _orders(each: Iterable[FloatArray], weights: FloatArray, n_features: int) -> tuple[Any, Any]:
+    """Return the means of the columns' Gram matrices, and of their products over pairs; 0 without weight."""
     one: Any = 0.0
     two: Any = 0.0
-    for gram in each:
-        # with each column its products with those before: (e₁² − Σ k_j²)/2 would lose digits
-        two = two + one * gram
+    for gram in each if weights[:2].any() else ():
+        if weights[1]:
+            # with each column its products with those before: (e₁² − Σ k_j²)/2 would lose digits
+            two = two + one * gram
         one = one + gram
     return one / n_features, two / max(_n_pairs(n_features), 1)
 

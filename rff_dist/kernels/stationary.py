@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Self, cast
@@ -111,16 +111,17 @@ class Stationary(base.ShiftInvariant):
 
     @property
     def differentiable(self) -> bool:
-        """Whether there is a `gradient`."""
+        """Whether `differentiate` can be called."""
         return False
 
-    def gradient(self, X: FloatArray, G: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_ij G_ij·k(x_i, x_j), O(n_samples² · n_features).
+    def differentiate(self, X: FloatArray) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
+        """Return the Gram matrix K of rows, and a function from G to the derivatives of Σ_ij G_ij·K_ij.
+
+        Each takes O(n_samples² · n_features). G is a float64 array of shape (n_samples, n_samples). The
+        derivatives have shape (n_features + n_logits,): with respect to the logarithms of the length scales,
+        then to `logits`.
 
         `X`: float64 array of shape (n_samples, n_features).
-        `G`: float64 array of shape (n_samples, n_samples).
-        Returns a float64 array of shape (n_features + n_logits,). With respect to the logarithms of the
-          length scales, then to `logits`.
         Raises InvalidParameterError if the kernel is not `differentiable`.
         """
         raise InvalidParameterError(f"{self!r} has no derivative here")
@@ -141,6 +142,13 @@ def _shown(value: object) -> str:
     return f"({', '.join(map(repr, value[:3]))}, … {len(value)} numbers)"
 
 
+def _square(values: FloatArray) -> FloatArray:
+    """Return the Gram matrix of the values of k for each pair of points, as SciPy's `pdist` orders them."""
+    gram: FloatArray = scipy.spatial.distance.squareform(values)  # which leaves 0 on the diagonal
+    np.fill_diagonal(gram, 1.0)
+    return gram
+
+
 class OfDistance(Stationary):
     """A stationary kernel of the distance alone."""
 
@@ -150,10 +158,7 @@ class OfDistance(Stationary):
 
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
         if left is right:
-            # each pair once: half the time; squareform leaves 0 on the diagonal
-            gram: FloatArray = scipy.spatial.distance.squareform(self.of_distance(self._between(left)))
-            np.fill_diagonal(gram, 1.0)
-            return gram
+            return _square(self.of_distance(self._between(left)))  # each pair once: half the time
         distance = scipy.spatial.distance.cdist(left, right, self.metric)
         return self.of_distance(np.minimum(distance, FAR, out=distance))
 
@@ -170,14 +175,18 @@ class OfDistance(Stationary):
         """
         raise InvalidParameterError(f"{self!r} has no derivative here")
 
-    def gradient(self, X: FloatArray, G: FloatArray) -> FloatArray:
+    def differentiate(self, X: FloatArray) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
         scaled = X / self.length_scales(X.shape[1])
-        _, steepness = self.with_steepness(self._between(scaled))
-        # 0 on the diagonal: a row far from all others then cancels nothing
-        M: FloatArray = scipy.spatial.distance.squareform(steepness)
-        M *= G
-        # Σ_ij M_ij·(x_i − x_j)² per column, multiplied out: an array of (n, n, n_features) is never made
-        return (M.sum(axis=0) + M.sum(axis=1)) @ scaled**2 - 2.0 * (scaled * (M @ scaled)).sum(axis=0)
+        values, steepness = self.with_steepness(self._between(scaled))
+
+        def derivatives(G: FloatArray) -> FloatArray:
+            # 0 on the diagonal: a row far from all others then cancels nothing
+            M: FloatArray = scipy.spatial.distance.squareform(steepness)
+            M *= G
+            # Σ_ij M_ij·(x_i − x_j)² per column, multiplied out: an array of (n, n, n_features) is never made
+            return (M.sum(axis=0) + M.sum(axis=1)) @ scaled**2 - 2.0 * (scaled * (M @ scaled)).sum(axis=0)
+
+        return _square(values), derivatives
 
 
 class OfCoordinates(Stationary):

@@ -104,11 +104,13 @@ class TestGradient:
             np.vdot(G, kernel(at + e)(points) - kernel(at - e)(points)) / (2 * step)
             for e in step * np.eye(len(at))
         ]
-        np.testing.assert_allclose(kernel(at).gradient(points, G), expected, rtol=1e-7, atol=1e-7)
+        np.testing.assert_allclose(kernel(at).differentiate(points)[1](G), expected, rtol=1e-7, atol=1e-7)
 
     def test_a_weight_of_zero_has_no_logit_and_stays_zero(self):
         kernel = Additive(order_2=0)
-        by_logits = kernel.gradient(X, np.random.default_rng(0).standard_normal((11, 11)))[X.shape[1] :]
+        by_logits = kernel.differentiate(X)[1](np.random.default_rng(0).standard_normal((11, 11)))[
+            X.shape[1] :
+        ]
         assert len(by_logits) == len(kernel.logits) == 2
         assert abs(by_logits.sum()) < 1e-14
         moved = kernel.with_logits(np.array([0.0, np.log(3.0)]))
