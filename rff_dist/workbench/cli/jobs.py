@@ -118,7 +118,9 @@ def _train(job: specs.Train, where: Cluster, limits: Limits, page: Page, plot: s
 
         rows = training.fitted.trained.rows if job.fit.candidates is not None else ()
         about = models.choice_facts(training.model)["kernel"] or ""
-        pictures.save_choice(training.model, plot, title=job.source.data, about=about, candidates=rows)
+        figure = pictures.draw_choice(training.model, title=job.source.data, about=about, candidates=rows)
+        if figure is not None:
+            pictures.save(figure, plot)
     passes.write_page(page, training, job)
     return models.training_document(training, job, {"plot": plot, "report": page.report, **passes.facts()})
 
@@ -197,10 +199,11 @@ def cluster(
     passes = display.Passes(where, limits)
     clustered = cluster(job, passes.runner)
     if plot is not None:
-        from rff_dist.workbench.page.pictures import save_clustering
+        from rff_dist.workbench.page import pictures
 
         seed, title = job.space.seed, job.source.data
-        save_clustering(plot, clustered.dataset, clustered.clusters, seed=seed, title=title)
+        figure = pictures.draw_clustering(clustered.dataset, clustered.clusters, seed=seed, title=title)
+        pictures.save(figure, plot)
     passes.write_page(page, clustered, job)
     return clustering_document(clustered, job, {"plot": plot, "report": page.report, **passes.facts()})
 

@@ -4,7 +4,6 @@ import getpass
 import itertools
 import math
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -89,15 +88,14 @@ def clusters_page(
         "A sample of rows in the two directions in which their features vary most. Numbers mark centres.",
     )
     view = pictures.view_clusters(dataset, clusters, seed=seed)
-    with tempfile.TemporaryDirectory() as folder:
-        drawn = pictures.save_clusters(Path(folder) / "map.png", view, title="Rows and centres")
-        shares = " and ".join(f"{share:.0%}" for share in view.shares)
-        page.picture(
-            drawn.read_bytes(),
-            f"{len(view.labels):,} rows and {clusters.n_clusters:,} centres in two principal components, "
-            f"which hold {shares} of the variance.",
-            "Similar clusters are neighbours here. Clusters that overlap may differ in other directions.",
-        )
+    figure = pictures.draw_clusters(view, title="Rows and centres")
+    shares = " and ".join(f"{share:.0%}" for share in view.shares)
+    page.picture(
+        pictures.png_of(figure, pictures.FILE_DPI),
+        f"{len(view.labels):,} rows and {clusters.n_clusters:,} centres in two principal components, "
+        f"which hold {shares} of the variance.",
+        "Similar clusters are neighbours here. Clusters that overlap may differ in other directions.",
+    )
     X, _, _ = samples.sample_rows(dataset.without_targets(), seed, n_rows=len(view.labels))
     Z = clusters.feature_map.transform(X, dtype=np.float64)
     names = dataset.column_names
@@ -501,24 +499,19 @@ def _draw_roc(page: document.Document, positive: NDArray[np.bool_], scores: NDAr
 def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
     page.section("How it was chosen", folded=True)
     page.parts.append(results_models.choice_facts(model))
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            drawn = pictures.save_choice(
-                model,
-                Path(folder) / "choice.png",
-                title="Error by penalty (alpha)",
-                about=kinds.kind_of(model.feature_map),
-            )
-        except RFFDistError as error:
-            page.say(f"The errors are not drawn: {error}", note=True)
-        else:
-            if drawn is not None:
-                best = f"alpha = {value_words(model.plain_alpha)}, D = {model.feature_map.n_components:,}"
-                page.picture(
-                    drawn.read_bytes(),
-                    f"Error against alpha; the chosen place is {best}.",
-                    f"Chosen: {best}.",
-                )
+    about, title = kinds.kind_of(model.feature_map), "Error by penalty (alpha)"
+    try:
+        figure = pictures.draw_choice(model, title=title, about=about)
+    except RFFDistError as error:
+        page.say(f"The errors are not drawn: {error}", note=True)
+        figure = None
+    if figure is not None:
+        best = f"alpha = {value_words(model.plain_alpha)}, D = {model.feature_map.n_components:,}"
+        page.picture(
+            pictures.png_of(figure, pictures.FILE_DPI),
+            f"Error against alpha; the chosen place is {best}.",
+            f"Chosen: {best}.",
+        )
     candidates = model.card.get("candidates", [])
     if len(candidates) > 1:
         page.parts.append(results_models.candidates_table(candidates, 20))
