@@ -5,8 +5,6 @@ Prefect servers. In a folder the second run fails at once and names the first; i
 publishes later fails. With a deployment's `concurrency_limit: 1` it waits instead.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import re
@@ -35,7 +33,6 @@ from rff_dist.engines import connecting, dask, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fields import Option, RowNumber, build, check_names, group, like, option, options_of
-from rff_dist.fitting.plan import Machines
 from rff_dist.flows import outcomes
 from rff_dist.storage import locations
 from rff_dist.text import redact, without_secrets
@@ -222,19 +219,20 @@ def step[**P, R](function: Callable[P, R], run_name: str, *, delays: Sequence[fl
     `delays`: seconds before each time that it is run again, after an error that `is_transient`: only where a
       second run does no harm. Blocks are retried by the engine.
     """
-    # Retries of steps that write would hide whether the first attempt had written.
-    options: dict[str, Any] = {}
-    if delays:
-        options = {
-            "retries": len(delays),
-            "retry_delay_seconds": list(delays),
-            "retry_condition_fn": _is_worth_another_try,
-        }
-    return Task(function, task_run_name=run_name, cache_policy=NO_CACHE, persist_result=False, **options)
 
+    def is_worth_another_try(_: Any, run: TaskRun, state: State[Any]) -> bool:
+        return isinstance(state.data, BaseException) and limits.is_transient(state.data)
 
-def _is_worth_another_try(_: Any, run: TaskRun, state: State[Any]) -> bool:
-    return isinstance(state.data, BaseException) and limits.is_transient(state.data)
+    return Task(
+        function,
+        task_run_name=run_name,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        # Retries of steps that write would hide whether the first attempt had written.
+        retries=len(delays),
+        retry_delay_seconds=list(delays),
+        retry_condition_fn=is_worth_another_try,
+    )
 
 
 # ------------------------------------------------------------------------------------------ while it runs
@@ -286,12 +284,12 @@ def runner_of(
             tell(log, result)
         return result
 
-    def machines(n_samples: int) -> Machines | None:
-        return limits.machines_of(_cluster_for(parameters, n_samples)) if _lent_engine.get() is None else None
+    def cluster(n_samples: int) -> Cluster | None:
+        return _cluster_for(parameters, n_samples) if _lent_engine.get() is None else None
 
     holder = f"flow run {this_run.name} of {this_run.flow_name}" if this_run.id else "a flow"
     opened = partial(open_engine, parameters, log, clock=clock)
-    return Runner(opened, call, holder, limits=limited, machines=machines)
+    return Runner(opened, call, holder, cluster, limits=limited)
 
 
 def _cluster_for(parameters: Form, n_samples: int) -> Cluster:

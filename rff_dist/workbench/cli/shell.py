@@ -1,7 +1,5 @@
 """What all commands share: options, output as a table or JSON, signals, and exit codes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Where values of options come from: flags, the environment, a TOML file or defaults, in this order."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

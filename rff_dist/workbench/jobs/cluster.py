@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from rff_dist import fields
 from rff_dist.data import blocks, columns
 from rff_dist.engines import progress, protocol
-from rff_dist.features import kinds, maps
+from rff_dist.features import kinds
 from rff_dist.fitting import plan, prepare
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
@@ -69,12 +69,17 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         for number in itertools.count(1):
             began = time.perf_counter()
             done = do.once(f"pass {number}", next, lloyd_passes)
-            passes.append(_describe_pass(done, time.perf_counter() - began))
+            about_pass = {
+                "pass": done.number,
+                **fields.values_of(done, "inertia", "inertias", "n_starts", "shift"),
+                "seconds": round(time.perf_counter() - began, 3),
+            }
+            passes.append(about_pass)
             if done.clusters:  # the last pass has them
                 break
         card = {**prepare.describe_dataset(dataset), **about}
         found = [replace(clusters, card=card) for clusters in done.clusters]
-        comparison = agreement = None
+        comparison = agreement = agrees = None
         if len(lloyd.numbers) > 1:
             progress.Announcer(engine.observers)(progress.Remark("choose", "by silhouette"))
             comparison = do("choose", kmeans.compare, dataset, found, seed=job.space.seed)
@@ -84,8 +89,13 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         with do.once("assign", kmeans_labels.stage_labels, dataset, clusters, job.output, **how) as labels:
             if known is not None:
                 agreement = do("compare", kmeans_labels.evaluate, dataset, known, clusters, engine=engine)
-            agrees = None if agreement is None else _describe_agreement(job, agreement)
+                agrees = {
+                    "labels": job.labels,
+                    "n_labels": len(agreement.labels),
+                    **fields.values_of(agreement, "adjusted_rand_index", "normalized_mutual_information"),
+                }
             version = do.once("publish", _publish, job, dataset, clusters, labels, comparison, agrees)
+        kernel = kinds.kernel_of(feature_map)
         record = {
             "model": None if job.model is None else redact(job.model),
             "version": None if version is None else version.number,
@@ -93,8 +103,15 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
             "digest": clusters.digest(),
             "output": redact(job.output),
             "n_labelled": labels.n_samples,
-            **_describe_data(dataset, engine),
-            **_describe_features(job, feature_map),
+            "data": redact(dataset.url or ""),
+            "fingerprint": dataset.fingerprint(),
+            **fields.values_of(dataset, "n_samples", "n_features"),
+            "n_blocks": len(inspection.blocks_of(dataset)),
+            **fields.values_of(engine, "n_workers", "n_threads"),
+            "kernel": None if kernel is None else kernel.to_dict(),
+            "n_components": space.n_components,
+            "n_principal": None if space.n_principal is None else feature_map.n_components,
+            "feature_map": feature_map.digest(),
             "n_candidates": starts.n_candidates,
             "n_starts": len(starts),
             **fields.values_of(clusters, "n_clusters", "n_filled", "inertia", "converged", "n_iter"),
@@ -160,44 +177,3 @@ def _publish(
             )
         raise
     return version
-
-
-# -- records ---------------------------------------------------------------------------------------
-
-
-def _describe_data(dataset: blocks.Dataset, engine: protocol.Engine) -> Summary:
-    return {
-        "data": redact(dataset.url or ""),
-        "fingerprint": dataset.fingerprint(),
-        **fields.values_of(dataset, "n_samples", "n_features"),
-        "n_blocks": len(inspection.blocks_of(dataset)),
-        **fields.values_of(engine, "n_workers", "n_threads"),
-    }
-
-
-def _describe_features(job: specs.Clustering, feature_map: maps.FeatureMap) -> Summary:
-    space, kernel = job.space, kinds.kernel_of(feature_map)
-    return {
-        "kernel": None if kernel is None else kernel.to_dict(),
-        "n_components": space.n_components,
-        "n_principal": None if space.n_principal is None else feature_map.n_components,
-        "feature_map": feature_map.digest(),
-    }
-
-
-def _describe_pass(done: kmeans.LloydPass, seconds: float) -> Summary:
-    return {
-        "pass": done.number,
-        "inertia": done.inertia,
-        "inertias": list(done.inertias),
-        **fields.values_of(done, "n_starts", "shift"),
-        "seconds": round(seconds, 3),
-    }
-
-
-def _describe_agreement(job: specs.Clustering, agreement: kmeans_labels.Contingency) -> Summary:
-    return {
-        "labels": job.labels,
-        "n_labels": len(agreement.labels),
-        **fields.values_of(agreement, "adjusted_rand_index", "normalized_mutual_information"),
-    }

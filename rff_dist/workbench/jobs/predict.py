@@ -276,7 +276,7 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
     with ExitStack() as stack:
         url, names = source.data, source.names()
         if tables.is_table(url):
-            if do.elsewhere:
+            if (cluster := do.cluster(0)) is not None and cluster.elsewhere:
                 raise InvalidParameterError(
                     f"`data` is {redact(url)}, a table, which this process turns into a temporary dataset: "
                     "workers on other machines do not see it. Ingest the table first to where they can read "

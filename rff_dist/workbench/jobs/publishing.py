@@ -140,23 +140,21 @@ def version_rows(model: versions.RegisteredModel, *, last: int | None = None) ->
       `n_samples`, `data`, `data_fingerprint`, `kernel`, `length_scale`, `n_components`, `alpha`,
       `n_clusters`, `seed`, `code_version`, `digest` and `reason`.
     """
-    pointer = model.pointer()
-    current = None if pointer is None else pointer.number
-    return [_row(version, version.number == current) for version in reversed(model.versions(last=last))]
-
-
-def _row(version: versions.Version, is_current: bool) -> dict[str, Any]:
-    lineage = version.lineage
-    spec = lineage.get("spec") or {}
-    return {
-        "version": version.number,
-        "current": is_current,
-        "created": version.created,
-        "parent": version.parent,
-        **{name: lineage.get(name) for name in ("n_samples", "data", "data_fingerprint")},
-        "kernel": (spec.get("kernel") or {}).get("name"),
-        **{name: spec.get(name) for name in _OF_SPEC},
-        "code_version": lineage["code_version"],
-        "digest": version.digest,
-        "reason": version.reason,
-    }
+    pointer, rows = model.pointer(), []
+    for version in reversed(model.versions(last=last)):
+        lineage = version.lineage
+        spec = lineage.get("spec") or {}
+        row = {
+            "version": version.number,
+            "current": pointer is not None and version.number == pointer.number,
+            "created": version.created,
+            "parent": version.parent,
+            **{name: lineage.get(name) for name in ("n_samples", "data", "data_fingerprint")},
+            "kernel": (spec.get("kernel") or {}).get("name"),
+            **{name: spec.get(name) for name in _OF_SPEC},
+            "code_version": lineage["code_version"],
+            "digest": version.digest,
+            "reason": version.reason,
+        }
+        rows.append(row)
+    return rows
