@@ -182,15 +182,11 @@ def job_flow[F: Form, R](
             # Prefect takes a state for the run's last one, and gives its data to whoever called the flow.
             return cast("R", outcomes.end(cast("Any", result), values, publishes=publishes))
 
-        keywords = [
-            inspect.Parameter(
-                one.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if one.required else one.default,
-                annotation=one.type,
-            )
-            for one in asked.options.values()
-        ]
+        keywords = []
+        for one in asked.options.values():
+            about = {"default": one.default} if not one.required else {}
+            kind = inspect.Parameter.KEYWORD_ONLY
+            keywords.append(inspect.Parameter(one.name, kind, annotation=one.type, **about))
         # Prefect makes the parameters of a deployment from this signature.
         cast("Any", run).__signature__ = inspect.Signature(keywords)
         # Prefect describes the fields of its pages by these lines.
@@ -367,11 +363,9 @@ def _reported(engine: protocol.Engine, folder: str, log: Any) -> Iterator[None]:
                 locations.write_bytes(store, name, page.read_bytes())
                 link = place.child(name)
                 log.info("Dask's performance report: %s", link)
-                create_link_artifact(
-                    Path(link.path).as_uri() if link.is_local else link.url,
-                    key=key("performance-report"),
-                    description=f"Dask's performance report of the run {this_run.name}.",
-                )
+                url = Path(link.path).as_uri() if link.is_local else link.url
+                about = f"Dask's performance report of the run {this_run.name}."
+                create_link_artifact(url, key=key("performance-report"), description=about)
 
 
 class PassProgress:

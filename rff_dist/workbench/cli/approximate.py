@@ -159,16 +159,10 @@ def _document(record: Mapping[str, Any]) -> Document:
         measured = ["", ""]
         if error is not None:
             measured = [f"{error['value']:.3g}", f"{error['high'] - error['value']:.2g}"]
-        rows.append(
-            (
-                label,
-                *measured,
-                "–" if bounds[name] is None else f"{bounds[name]:.3g}",
-                "" if needed["measured"] is None else f"{needed['measured']:,}",
-                needed["theory"],
-                "" if needed["factor"] is None else _times(needed["factor"]),
-            )
-        )
+        bound = "–" if bounds[name] is None else f"{bounds[name]:.3g}"
+        by_error = "" if needed["measured"] is None else f"{needed['measured']:,}"
+        factor = "" if needed["factor"] is None else _times(needed["factor"])
+        rows.append((label, *measured, bound, by_error, needed["theory"], factor))
     points = [
         (f"{point['n_components']:,}", *(f"{point[name]['value']:.3g}" for name in MEASURES))
         for point in record["curve"]

@@ -36,16 +36,10 @@ def log(
     from rff_dist.storage.repositories import read_history
 
     versions = [snapshot.to_dict() for snapshot in read_history(_versioned(data), version)]
-    rows = [
-        (
-            entry["version"][:_DIGITS],
-            words.time_words(entry["written"]),
-            entry.get("n_after"),
-            entry["message"],
-            ", ".join(entry["tags"]),
-        )
-        for entry in versions
-    ]
+    rows = []
+    for entry in versions:
+        version_cell, when = entry["version"][:_DIGITS], words.time_words(entry["written"])
+        rows.append((version_cell, when, entry.get("n_after"), entry["message"], ", ".join(entry["tags"])))
     table = words.Table("", ("version", "written (UTC)", "rows", "why", "tags"), rows, is_facts=True)
     title = f"{data}: {words.plural(len(rows), 'version')}"
     return Document(title, [table], record={"data": data, "versions": versions})

@@ -123,8 +123,7 @@ def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
 
 @shell.command("rff-dist models prune models/NAME --keep 10", group=group)
 def prune(
-    model: str = _MODEL,
-    keep: Count = fields.option("How many of the newest versions to keep."),
+    model: str = _MODEL, keep: Count = fields.option("How many of the newest versions to keep.")
 ) -> Document:
     """Remove old versions; the current one and the one before it always stay."""
     registered = _open(model)
@@ -178,10 +177,5 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     """Return the columns `_COLUMNS` of a row of `version_rows`."""
     size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {words.version_cell(row['n_components'])}"
     made_of = f"{size}, {row['kernel'] or 'features'}"
-    return [
-        str(row["version"]),
-        words.time_words(row["created"]),
-        words.version_cell(row["n_samples"]),
-        made_of,
-        words.version_cell(row["digest"]),
-    ]
+    n_samples, digest = (words.version_cell(row[name]) for name in ("n_samples", "digest"))
+    return [str(row["version"]), words.time_words(row["created"]), n_samples, made_of, digest]

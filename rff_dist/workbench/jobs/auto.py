@@ -68,11 +68,7 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
     same_words = ("sources", "weight", "groups", "id", "drop", "tables", "holdout", "holdout_by", "seed")
     to_ingest = specs.Ingest(
-        data=urls[0],
-        test=urls[1],
-        targets=[job.target],
-        on_nan="drop",
-        **fields.values_of(job, *same_words),
+        data=urls[0], test=urls[1], targets=[job.target], on_nan="drop", **fields.values_of(job, *same_words)
     )
     roles, preparing = ingest.roles_of(to_ingest), ingest.preparing_of(job.tables)
     ingest_module.check_roles(job.sources, roles, preparing)

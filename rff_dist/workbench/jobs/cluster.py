@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from rff_dist import fields
 from rff_dist.data import blocks, columns
-from rff_dist.engines import progress, protocol
+from rff_dist.engines import progress
 from rff_dist.features import kinds
 from rff_dist.fitting import plan, prepare
 from rff_dist.kmeans import fit as kmeans
@@ -58,7 +58,13 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         do.open_engine(dataset.n_samples) as engine,
         steps.resumable(engine, locations.parse_location(job.output)),
     ):
-        _check_memory(job, dataset, engine)
+        # before any pass
+        n_numbers = len(lloyd.numbers)
+        kmeans_starts.check_fits(dataset, space.width, lloyd, n_numbers=n_numbers, engine=engine)
+        if space.n_principal is not None:
+            plan.check_plan(dataset, space.n_components, plan.Sums(features=space.features), engine=engine)
+        if n_numbers > 1:
+            kmeans.check_samples(dataset, space.width)
         moments = do("inspect", inspection.inspect, dataset, engine=engine)
         feature_map = do("draw", kmeans.draw_features, dataset, space, moments, engine=engine)
         do("broadcast", engine.broadcast, feature_map)
@@ -80,7 +86,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         card = {**prepare.describe_dataset(dataset), **about}
         found = [replace(clusters, card=card) for clusters in done.clusters]
         comparison = agreement = agrees = None
-        if len(lloyd.numbers) > 1:
+        if n_numbers > 1:
             progress.Announcer(engine.observers)(progress.Remark("choose", "by silhouette"))
             comparison = do("choose", kmeans.compare, dataset, found, seed=job.space.seed)
         clusters = found[0] if comparison is None else comparison.best
@@ -94,7 +100,10 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
                     "n_labels": len(agreement.labels),
                     **fields.values_of(agreement, "adjusted_rand_index", "normalized_mutual_information"),
                 }
-            version = do.once("publish", _publish, job, dataset, clusters, labels, comparison, agrees)
+            compared = {} if comparison is None else comparison.to_dict()
+            card = {**clusters.card, **compared, **({} if agrees is None else {"agreement": agrees})}
+            model = replace(clusters, card=card)
+            version = do.once("publish", _publish, job, model, dataset, labels)
         kernel = kinds.kernel_of(feature_map)
         record = {
             "model": None if job.model is None else redact(job.model),
@@ -137,23 +146,11 @@ def _open(job: specs.Clustering) -> tuple[blocks.Dataset, columns.Column | None]
     return dataset, known
 
 
-def _check_memory(job: specs.Clustering, dataset: blocks.Dataset, engine: protocol.Engine) -> None:
-    """Refuse, before any pass, what does not fit in memory."""
-    space, n_numbers = job.space, len(job.lloyd.numbers)
-    kmeans_starts.check_fits(dataset, space.width, job.lloyd, n_numbers=n_numbers, engine=engine)
-    if space.n_principal is not None:
-        plan.check_plan(dataset, space.n_components, plan.Sums(features=space.features), engine=engine)
-    if n_numbers > 1:
-        kmeans.check_samples(dataset, space.width)
-
-
 def _publish(
     job: specs.Clustering,
+    model: kmeans_starts.Clusters,
     dataset: blocks.Dataset,
-    clusters: kmeans_starts.Clusters,
     labels: kmeans_labels.StagedLabels,
-    comparison: kmeans.Comparison | None,
-    agreement: Summary | None,
 ) -> versions.Version | None:
     """Publish the centres, then let the labels appear.
 
@@ -162,9 +159,6 @@ def _publish(
     version = None
     # The centres come first: labels can be written again with them.
     if job.model is not None:
-        card = {**clusters.card, **({} if comparison is None else comparison.to_dict())}
-        card |= {} if agreement is None else {"agreement": agreement}
-        model = replace(clusters, card=card)
         version = publishing.store(model, job, dataset.url, "clustered", dataset.n_samples)
     try:
         labels.publish()

@@ -109,7 +109,8 @@ class Limits:
         `cluster`: None, or one that is elsewhere, is known only when it is there.
         Raises PlanError if it needs more memory or time than there is.
         """
-        machines, widths = cluster and machines_of(cluster), options.n_components
+        machines = None if cluster is None else machines_of(cluster)
+        widths = options.n_components
         if machines is None or isinstance(widths, str):
             return  # "auto" takes as many features as memory holds
         from rff_dist.fitting.plan import check_solver_plan

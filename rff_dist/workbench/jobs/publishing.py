@@ -52,7 +52,7 @@ def store(
     if place.register:
         lineage = None if n_samples is None else {"n_samples": n_samples}
         return publish(model, place.model, data=data, reason=reason, lineage=lineage)
-    write(model, place.model, overwrite=place.overwrite)
+    kind_of(model).write(model, place.model, overwrite=place.overwrite)
     return None
 
 
@@ -78,7 +78,7 @@ def publish(
     place = None if data is None else locations.parse_location(data).url
     lineage = {**lineage_of(model, data=place), **(lineage or {})}
     version = versions.RegisteredModel(url).publish(
-        lambda place: write(model, place), lineage=lineage, reason=reason, promote=promote
+        lambda place: kind_of(model).write(model, place), lineage=lineage, reason=reason, promote=promote
     )
     if promote:
         mirror(url)
@@ -102,11 +102,6 @@ def describe_model(url: str, model: models.RidgeModel, version: versions.Version
         "statistics_digest": model.summed.digest(),
         "n_samples": model.summed.n_samples,
     }
-
-
-def write(model: AnyModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a model of any kind to a folder of its own."""
-    kind_of(model).write(model, url, overwrite=overwrite)
 
 
 def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def draw_error_curve(
         axes.plot(D, values[-1] * np.sqrt(D[-1] / D), color=colour, lw=1.0, ls=":", alpha=0.8)
         known = [bound[name] for bound in bounds]
         if None not in known:
-            handles += axes.plot(D, known, color=colour, lw=1.3, ls="--", label=theory)
+            handles += axes.plot(D, np.array(known, float), color=colour, lw=1.3, ls="--", label=theory)
     handles += axes.plot([], [], color=MUTED, lw=1.0, ls=":", label="1/√D through the last point")
     handles.append(axes.axhline(wanted, color=INK, lw=1.0, label=f"wanted: {wanted:g}"))
     _label_components(axes, components)
@@ -389,11 +389,7 @@ def save(figure: Figure, path: PathLike) -> Path:
 
 
 def draw_choice(
-    model: models.RidgeModel,
-    *,
-    title: str,
-    about: str,
-    candidates: Sequence[Mapping[str, Any]] = (),
+    model: models.RidgeModel, *, title: str, about: str, candidates: Sequence[Mapping[str, Any]] = ()
 ) -> Figure | None:
     """Draw the errors that a model's alpha was chosen by; return None if it was given.
 
