@@ -74,8 +74,5 @@ def cluster(parameters: ClusterParameters) -> Summary:
     found = clusters.clustering_document(clustered, job, {"plot": plot, **common.run_of(clock)})
     common.show("cluster-summary", found)
     passes = clustered.record["passes"]
-    return {
-        **clustered.record,
-        "picture": plot,
-        "passes": [{name: value for name, value in row.items() if name != "inertias"} for row in passes],
-    }
+    passes = [{name: value for name, value in row.items() if name != "inertias"} for row in passes]
+    return {**clustered.record, "picture": plot, "passes": passes}

@@ -136,9 +136,8 @@ def convert(
     place = output or data
     following = [["ingest", "FILES", place, "--append"]]
     record = {"data": place, "version": version}
-    return Document(
-        f"{place} keeps versions from now on", [{"version": version}], record=record, next=following
-    )
+    title, facts = f"{place} keeps versions from now on", {"version": version}
+    return Document(title, [facts], record=record, next=following)
 
 
 @shell.command("rff-dist data correct data.zarr corrections.csv --by id", group=group)

@@ -94,8 +94,7 @@ class Passes:
 
     def facts(self) -> dict[str, Any]:
         """Return what ran the job and where its time went until now, for the JSON document."""
-        times = self.clock.times()
-        return {"engine": self.engine, "seconds": times.seconds, "products": times.products}
+        return {"engine": self.engine, **fields.values_of(self.clock.times(), "seconds", "products")}
 
     @contextlib.contextmanager
     def open(self, n_samples: int) -> Iterator[protocol.Engine]:
@@ -106,7 +105,8 @@ class Passes:
         cluster = self._cluster(n_samples)
         self.clock.rest("start")
         shown = _shown.get()  # None also if messages are JSON lines, which report passes themselves
-        if shown is not None and cluster.kind in ("embedded", "adaptive"):
+        is_embedded = cluster.kind in ("embedded", "adaptive")
+        if shown is not None and is_embedded:
             size = " × ".join(map(str, cluster.size()))
             shown(Remark("cluster", f"starting here, workers × threads = {size}"))
         observers = () if shown is None else (shown,)
@@ -117,7 +117,6 @@ class Passes:
         ):
             if not cluster.serial:
                 self.clock.rest("cluster")  # all time since then went into its start
-            is_embedded = cluster.kind in ("embedded", "adaptive")
             kind = "serial" if cluster.serial else "embedded dask" if is_embedded else "dask"
             if shown is not None and not is_embedded and (address := dashboard_of(engine)):
                 messages.err.print(f"dashboard: {address}", highlight=False, soft_wrap=True)

@@ -54,10 +54,8 @@ def list_models(
     if not models:
         following = [["fit", "DATA", f"{registry}/NAME", "--register"]]
         return Document(f"no registered models in {registry}", record=record, next=following)
-    cells = [
-        (entry["name"], *(_cells(entry["current"]) if entry["current"] else ["–"] * len(_COLUMNS)))
-        for entry in models
-    ]
+    none = ["–"] * len(_COLUMNS)
+    cells = [(entry["name"], *(_cells(entry["current"]) if entry["current"] else none)) for entry in models]
     table = words.Table("", ("model", *_COLUMNS), cells, is_facts=True)
     first = f"{registry.rstrip('/')}/{models[0]['name']}"
     title = f"{words.plural(len(models), 'registered model')} in {registry}"

@@ -101,8 +101,7 @@ def plan(
     if measure:
         operations = _CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS
         decompositions = record["decomposition_flops"] or operations * float(chosen.n_components) ** 3
-        solve = decompositions / float64_rate
-        record["measured"] = _measure(dataset, chosen, cluster, solve=solve)
+        record["measured"] = _measure(dataset, chosen, cluster, solve=decompositions / float64_rate)
     rows = words.Table("", ("", "", ""), list(_rows(chosen, record, machines)), is_facts=True)
     return Document(f"a fit of {source.data}", [rows], record=record)
 

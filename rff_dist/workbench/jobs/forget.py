@@ -159,10 +159,8 @@ def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
 
 def find_holders(gone: Forgotten, models: Sequence[str]) -> list[Holder]:
     """Return what still holds the rows or sums of them."""
-    files = [
-        Holder(str(file.get("name")), "was ingested, and may hold the rows", "nothing here removes it")
-        for file in gone.sources
-    ]
+    why, until = "was ingested, and may hold the rows", "nothing here removes it"
+    files = [Holder(str(file.get("name")), why, until) for file in gone.sources]
     return [*_versions(gone.location), *_models(gone, models), *_learned(gone.location), *files]
 
 

@@ -57,9 +57,8 @@ class Train:
         from rff_dist.workbench.jobs.fits import Fit
 
         loss = (self.classes.loss or SQUARED) if self.classes.classify else None
-        options = dataclasses.replace(
-            self.options, cv=self.folds.cv_of(is_grid=self.source.inputs is not None)
-        )
+        cv = self.folds.cv_of(is_grid=self.source.inputs is not None)
+        options = dataclasses.replace(self.options, cv=cv)
         return Fit(options, loss, self.classes.class_weight, self.compared.candidates(options))
 
 

@@ -67,13 +67,9 @@ class Effort:
         rows = min(n_rows, max(_FEWEST_ROWS, each // most))
         points = min(CURVE_POINTS, max(_FEWEST_POINTS, each // (CURVES * CURVE_ROWS)))
         curve_rows = min(n_rows, CURVE_ROWS, max(_FEWEST_ROWS, each // (CURVES * points)))
-        return cls(
-            columns=min(most, max(1, each // rows)),
-            rows=rows,
-            curves=min(n_columns, CURVES, max(1, each // (curve_rows * points))),
-            curve_rows=curve_rows,
-            points=points,
-        )
+        columns = min(most, max(1, each // rows))
+        curves = min(n_columns, CURVES, max(1, each // (curve_rows * points)))
+        return cls(columns, rows, curves, curve_rows, points)
 
 
 def columns_section(page: document.Document, sample: PageSample, model: models.RidgeModel) -> None:

@@ -128,15 +128,9 @@ def write_report(
     Raises DataError if values are not finite; StorageError if the file cannot be written.
     """
     data = fits.JobData(rows, labels)
-    page = model_page(
-        data,
-        model,
-        place=place,
-        times=lambda: times,
-        comparison=judging.compare_new(data, model),
-        metrics=judging.measure_errors(data, model, engine=engine),
-        are_new=True,
-    )
+    comparison = judging.compare_new(data, model)
+    errors: Any = {"comparison": comparison, "metrics": judging.measure_errors(data, model, engine=engine)}
+    page = model_page(data, model, place=place, times=lambda: times, are_new=True, **errors)
     return html.write_page(page, path)
 
 

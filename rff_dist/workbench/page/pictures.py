@@ -266,14 +266,12 @@ def draw_clusters(view: ClusterView, *, title: str, subtitle: str = "") -> Figur
     figure = figure_of(7.6, 6.2, title=title)
     axes = figure.subplots()
     _subtitle(axes, subtitle)
-    looks = [_look(i) for i in range(len(view.centres))]
     for i in np.unique(view.labels):
         across, up = view.scores[view.labels == i].T
-        colour, marker = looks[i]
+        colour, marker = _look(i)
         axes.scatter(across, up, s=13, color=colour, marker=marker, alpha=0.75, linewidths=0, zorder=3)
-    if len(view.centres) <= _MAX_NUMBERS:
-        for i in np.unique(view.labels):
-            box = {"boxstyle": "circle,pad=0.22", "fc": "white", "ec": looks[i][0], "lw": 1.6}
+        if len(view.centres) <= _MAX_NUMBERS:
+            box = {"boxstyle": "circle,pad=0.22", "fc": "white", "ec": colour, "lw": 1.6}
             x, y = view.centres[i]
             axes.text(x, y, str(i), ha="center", va="center", fontsize=8.5, color=INK, bbox=box, zorder=4)
     first, second = (f"{share:.1%} of the variance" for share in view.shares)
