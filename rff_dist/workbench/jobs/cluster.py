@@ -58,7 +58,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         do.open_engine(dataset.n_samples) as engine,
         steps.resumable(engine, locations.parse_location(job.output)),
     ):
-        # before any pass
+        # What does not fit in memory is refused before any pass.
         n_numbers = len(lloyd.numbers)
         kmeans_starts.check_fits(dataset, space.width, lloyd, n_numbers=n_numbers, engine=engine)
         if space.n_principal is not None:
