@@ -8,7 +8,5 @@ Give parameters as NAME=VALUE, with values as those of the command line's flags:
 from rff_dist.flows import script
 from rff_dist.flows.predict import PredictParameters, predict
 
-__all__ = ["PredictParameters", "predict"]
-
 if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
     script.run_script(predict, PredictParameters)

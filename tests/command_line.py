@@ -5,7 +5,7 @@ import io
 import json
 from dataclasses import dataclass
 
-from rff_dist.workbench.cli import program
+from rff_dist.workbench import cli
 
 # choices that are not what a test is about, and would cost a second each
 PLAIN = ["--kernel", "gaussian", "--length-scale", "median", "--features", "fourier"]
@@ -27,7 +27,7 @@ class Result:
 def run(*arguments):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = program.run([str(argument) for argument in arguments])
+        code = cli.run([str(argument) for argument in arguments])
     return Result(code, out.getvalue(), err.getvalue())
 
 

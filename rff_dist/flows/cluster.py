@@ -67,14 +67,12 @@ def cluster(parameters: ClusterParameters) -> Summary:
     clock.begin("report")
     if picture is not None:
         title, seed = Path(job.output).name, job.space.seed
-        pictures.save_clustering(picture, clustered.dataset, clustered.clusters, seed=seed, title=title)
+        figure = pictures.draw_clustering(clustered.dataset, clustered.clusters, seed=seed, title=title)
+        pictures.save(figure, picture)
     common.show_page("cluster-page", clustered, job, clock)
     plot = None if picture is None else str(picture)
     found = clusters.clustering_document(clustered, job, {"plot": plot, **common.run_of(clock)})
     common.show("cluster-summary", found)
     passes = clustered.record["passes"]
-    return {
-        **clustered.record,
-        "picture": plot,
-        "passes": [{name: value for name, value in row.items() if name != "inertias"} for row in passes],
-    }
+    passes = [{name: value for name, value in row.items() if name != "inertias"} for row in passes]
+    return {**clustered.record, "picture": plot, "passes": passes}

@@ -5,6 +5,7 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
+from rff_dist import fields
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import RFFDistError
 from rff_dist.flows import outcomes, running
@@ -48,8 +49,7 @@ def train_model(parameters: running.Form, spec: type[specs.Train], *, name: str)
 
 def run_of(clock: Clock) -> Summary:
     """Return where a flow's time went, for `words.run_facts`; its log says where it ran."""
-    times = clock.times()
-    return {"engine": {}, "seconds": times.seconds, "products": times.products}
+    return {"engine": {}, **fields.values_of(clock.times(), "seconds", "products")}
 
 
 # -- artifacts -------------------------------------------------------------------------------------

@@ -8,8 +8,6 @@ new files are read::
     ingest(sources=["incoming/*.parquet"], data="data.zarr", targets=["price"])
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

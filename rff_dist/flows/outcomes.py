@@ -58,11 +58,9 @@ def end(result: Mapping[str, Any], parameters: Mapping[str, Any], *, publishes: 
     # A flow without a model, such as ingest, has nothing to tell of one.
     for event in filter(None, (verdict, "drifted" if drifted else "")) if model else ():
         facts = ("decision", "reason", "version", "digest", "n_samples", "n_new")
-        emit_event(
-            f"rff_dist.model.{event}",
-            resource={"prefect.resource.id": f"rff_dist.model.{model}", "prefect.resource.name": model},
-            payload={name: result[name] for name in facts if name in result},
-        )
+        about = {"prefect.resource.id": f"rff_dist.model.{model}", "prefect.resource.name": model}
+        payload = {name: result[name] for name in facts if name in result}
+        emit_event(f"rff_dist.model.{event}", resource=about, payload=payload)
     last: State[Any] = Completed(message=_said.get()[:_LONGEST] or None, data=result)
     made = set(_made(result, parameters, verdict))
     used = {key for name in ("data", "test", "model") if (key := _asset_key(parameters.get(name)))} - made

@@ -5,8 +5,6 @@ Prefect servers. In a folder the second run fails at once and names the first; i
 publishes later fails. With a deployment's `concurrency_limit: 1` it waits instead.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import re
@@ -35,7 +33,6 @@ from rff_dist.engines import connecting, dask, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fields import Option, RowNumber, build, check_names, group, like, option, options_of
-from rff_dist.fitting.plan import Machines
 from rff_dist.flows import outcomes
 from rff_dist.storage import locations
 from rff_dist.text import redact, without_secrets
@@ -185,15 +182,11 @@ def job_flow[F: Form, R](
             # Prefect takes a state for the run's last one, and gives its data to whoever called the flow.
             return cast("R", outcomes.end(cast("Any", result), values, publishes=publishes))
 
-        keywords = [
-            inspect.Parameter(
-                one.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if one.required else one.default,
-                annotation=one.type,
-            )
-            for one in asked.options.values()
-        ]
+        keywords = []
+        for one in asked.options.values():
+            about = {"default": one.default} if not one.required else {}
+            kind = inspect.Parameter.KEYWORD_ONLY
+            keywords.append(inspect.Parameter(one.name, kind, annotation=one.type, **about))
         # Prefect makes the parameters of a deployment from this signature.
         cast("Any", run).__signature__ = inspect.Signature(keywords)
         # Prefect describes the fields of its pages by these lines.
@@ -222,19 +215,20 @@ def step[**P, R](function: Callable[P, R], run_name: str, *, delays: Sequence[fl
     `delays`: seconds before each time that it is run again, after an error that `is_transient`: only where a
       second run does no harm. Blocks are retried by the engine.
     """
-    # Retries of steps that write would hide whether the first attempt had written.
-    options: dict[str, Any] = {}
-    if delays:
-        options = {
-            "retries": len(delays),
-            "retry_delay_seconds": list(delays),
-            "retry_condition_fn": _is_worth_another_try,
-        }
-    return Task(function, task_run_name=run_name, cache_policy=NO_CACHE, persist_result=False, **options)
 
+    def is_worth_another_try(_: Any, run: TaskRun, state: State[Any]) -> bool:
+        return isinstance(state.data, BaseException) and limits.is_transient(state.data)
 
-def _is_worth_another_try(_: Any, run: TaskRun, state: State[Any]) -> bool:
-    return isinstance(state.data, BaseException) and limits.is_transient(state.data)
+    return Task(
+        function,
+        task_run_name=run_name,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        # Retries of steps that write would hide whether the first attempt had written.
+        retries=len(delays),
+        retry_delay_seconds=list(delays),
+        retry_condition_fn=is_worth_another_try,
+    )
 
 
 # ------------------------------------------------------------------------------------------ while it runs
@@ -286,12 +280,12 @@ def runner_of(
             tell(log, result)
         return result
 
-    def machines(n_samples: int) -> Machines | None:
-        return limits.machines_of(_cluster_for(parameters, n_samples)) if _lent_engine.get() is None else None
+    def cluster(n_samples: int) -> Cluster | None:
+        return _cluster_for(parameters, n_samples) if _lent_engine.get() is None else None
 
     holder = f"flow run {this_run.name} of {this_run.flow_name}" if this_run.id else "a flow"
     opened = partial(open_engine, parameters, log, clock=clock)
-    return Runner(opened, call, holder, limits=limited, machines=machines)
+    return Runner(opened, call, holder, cluster, limits=limited)
 
 
 def _cluster_for(parameters: Form, n_samples: int) -> Cluster:
@@ -369,11 +363,9 @@ def _reported(engine: protocol.Engine, folder: str, log: Any) -> Iterator[None]:
                 locations.write_bytes(store, name, page.read_bytes())
                 link = place.child(name)
                 log.info("Dask's performance report: %s", link)
-                create_link_artifact(
-                    Path(link.path).as_uri() if link.is_local else link.url,
-                    key=key("performance-report"),
-                    description=f"Dask's performance report of the run {this_run.name}.",
-                )
+                url = Path(link.path).as_uri() if link.is_local else link.url
+                about = f"Dask's performance report of the run {this_run.name}."
+                create_link_artifact(url, key=key("performance-report"), description=about)
 
 
 class PassProgress:

@@ -16,17 +16,14 @@ def run_script(flow: Flow[..., Any], form: type[running.Form]) -> None:
     Values are read as those of flags. Exits with 2 and the reason if the parameters do not fit.
     """
     try:
-        words = dict(map(_parse, sys.argv[1:]))
+        words = dict[str, str]()
+        for word in sys.argv[1:]:
+            name, equals, words[name] = word.partition("=")
+            if not equals:
+                raise InvalidParameterError(f"{word!r} has no '='")
         fields.check_names(words, form.options, what="parameter")
         parameters = form(**{name: form.options[name].read(text) for name, text in words.items()})
     except InvalidParameterError as error:
         sys.stderr.write(f"{error}\nGive NAME=VALUE, where NAME is one of {', '.join(form.options)}.\n")
         sys.exit(2)
     flow(**parameters.values)
-
-
-def _parse(word: str) -> tuple[str, str]:
-    name, equals, text = word.partition("=")
-    if not equals:
-        raise InvalidParameterError(f"{word!r} has no '='")
-    return name, text

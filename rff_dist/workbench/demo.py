@@ -110,13 +110,12 @@ def run_demo(
     ours = f"Kernel ridge regression, {n_components:,} random Fourier features"
     scale = f"length scale {100 * figures['length_scale']:g} % of the width"
     panels = [
-        pictures.Panel(masked, "What the models learn from", about),
-        pictures.Panel(linear, "Linear model", f"{figures['psnr_linear']:.1f} dB on the other half"),
-        pictures.Panel(predicted, ours, f"{figures['psnr']:.1f} dB on the other half, {scale}"),
+        (masked, "What the models learn from", about),
+        (linear, "Linear model", f"{figures['psnr_linear']:.1f} dB on the other half"),
+        (predicted, ours, f"{figures['psnr']:.1f} dB on the other half, {scale}"),
     ]
-    pictures.save_comparison(
-        output / "comparison.png", panels, "The colour of a pixel, learnt from its place"
-    )
+    figure = pictures.draw_comparison(panels, "The colour of a pixel, learnt from its place")
+    pictures.save(figure, output / "comparison.png")
     names = ("comparison.png", "model", "predictions.zarr", "train.zarr", "test.zarr", "all.zarr")
     figures["files"] = [str(output / name) for name in names]
     figures["seconds"] = time.perf_counter() - start

@@ -77,7 +77,7 @@ def test_flow_publishes_what_it_finds_with_a_row_for_each_pass(parameters):
     assert result["picture"] in summary.replace("\\", "")
 
 
-@pytest.mark.parametrize("breaks", ["write", "publish"])
+@pytest.mark.parametrize("breaks", ["store", "publish"])
 def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
     parameters, tmp_path, monkeypatch, breaks
 ):
@@ -87,13 +87,13 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
         raise StorageError("the disk is full")
 
     monkeypatch.setattr(
-        *((publishing, breaks) if breaks == "write" else (kmeans_labels.StagedLabels, breaks)), fail
+        *((publishing, breaks) if breaks == "store" else (kmeans_labels.StagedLabels, breaks)), fail
     )
     with lend_engine(SerialEngine(1)), refuses(StorageError, "the disk is full") as failure:
         cluster(**{**parameters.values, **places})
     # On a busy machine passes take long, and sums of those that did are kept for the same command.
     left = sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".ledger"))
-    if breaks == "write":
+    if breaks == "store":
         assert left == []
     else:
         assert left == ["model"]

@@ -240,14 +240,10 @@ def test_an_error_is_the_same_by_every_face(folder, tmp_path):
 
 
 def test_a_command_keeps_what_it_trained_where_it_cannot_be_published(folder, tmp_path, monkeypatch):
-    write = publishing.write
+    def fail(*_):
+        raise StorageError("the disk is full")
 
-    def fail(model, url, **options):
-        if str(url).endswith("/model"):
-            raise StorageError("the disk is full")
-        write(model, url, **options)
-
-    monkeypatch.setattr(publishing, "write", fail)
+    monkeypatch.setattr(publishing, "store", fail)
     told = by_command(JOBS[Train], [folder / "data.zarr", tmp_path / "model"], SMALL_FLAGS)["error"]
     [kept] = tmp_path.glob(".model.run-*/trained-model")
     assert f"the trained model is kept at {kept}" in told["message"]

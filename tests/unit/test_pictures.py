@@ -8,7 +8,7 @@ import pytest
 from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge.models import RidgeModel
-from rff_dist.workbench.page.pictures import save_choice
+from rff_dist.workbench.page import pictures
 from tests.plain import fit_ridge
 
 
@@ -31,13 +31,12 @@ def fit(y: Callable[[np.ndarray], np.ndarray], **options: object) -> RidgeModel:
     ],
     ids=["gcv", "evidence", "press", "cv", "a list"],
 )
-def test_the_errors_of_every_way_to_choose_are_drawn(tmp_path, options):
+def test_the_errors_of_every_way_to_choose_are_drawn(options):
     model = fit(lambda X: X + 0.1, **options)
-    picture = save_choice(model, tmp_path / "errors.png", title="data", about="gaussian")
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    figure = pictures.draw_choice(model, title="data", about="gaussian")
+    assert pictures.png_of(figure).startswith(b"\x89PNG")
 
 
-def test_where_alpha_was_given_there_is_no_picture(tmp_path):
+def test_where_alpha_was_given_there_is_no_picture():
     model = fit(lambda X: X[:, 0], alpha=0.1)
-    assert save_choice(model, tmp_path / "errors.png", title="data", about="gaussian") is None
-    assert list(tmp_path.iterdir()) == []
+    assert pictures.draw_choice(model, title="data", about="gaussian") is None

@@ -1,3 +1,4 @@
+import io
 import itertools
 import subprocess
 import sys
@@ -8,54 +9,52 @@ from matplotlib.image import imread
 
 from rff_dist.data.folding import HashFolds, TimeFolds
 from rff_dist.errors import DataError, StorageError
+from rff_dist.features.approximation import ApproximationError, Estimate
 from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.workbench.page import pictures
-from rff_dist.workbench.page.pictures import (
-    AlphaPath,
-    ErrorSeries,
-    Panel,
-    save_alpha_paths,
-    save_comparison,
-    save_cross_validation,
-    save_error_curve,
-)
 from tests.refusals import refuses
 
 
-def plain(red, green, blue):
-    return np.full((40, 60, 3), [red, green, blue], float)
+def panel(red, green, blue, above="a", below=""):
+    return np.full((40, 60, 3), [red, green, blue], float), above, below
 
 
-def test_panels_are_side_by_side_in_the_order_given(tmp_path):
-    panels = [Panel(plain(1, 0, 0), "a"), Panel(plain(0, 1, 0), "b"), Panel(plain(0, 0, 1), "c", "caption")]
-    image = imread(save_comparison(tmp_path / "new" / "picture.png", panels, "title"))
+def seen(figure):
+    return imread(io.BytesIO(pictures.png_of(figure, pictures.FILE_DPI)))
+
+
+def test_panels_are_side_by_side_in_the_order_given():
+    panels = [panel(1, 0, 0), panel(0, 1, 0, "b"), panel(0, 0, 1, "c", "caption")]
+    image = seen(pictures.draw_comparison(panels, "title"))
     middle = image[image.shape[0] // 2, :, :3]
     for colour, third in enumerate(np.array_split(middle, 3)):
         np.testing.assert_allclose(third[len(third) // 2], np.eye(3)[colour], atol=0.01)
 
 
-def test_colours_beyond_the_range_are_clipped(tmp_path):
-    image = imread(save_comparison(tmp_path / "p.png", [Panel(plain(1.7, -0.4, 0), "a")], "t"))
+def test_colours_beyond_the_range_are_clipped():
+    image = seen(pictures.draw_comparison([panel(1.7, -0.4, 0)], "t"))
     np.testing.assert_allclose(image[image.shape[0] // 2, image.shape[1] // 2, :3], [1, 0, 0], atol=0.01)
 
 
 def test_same_picture_has_the_same_bytes_and_replaces_the_old_file(tmp_path):
-    path = tmp_path / "p.png"
-    first = save_comparison(path, [Panel(plain(1, 0, 0), "a")], "t").read_bytes()
-    save_comparison(path, [Panel(plain(0, 0, 1), "b")], "t")
-    assert path.read_bytes() != first
-    assert save_comparison(path, [Panel(plain(1, 0, 0), "a")], "t").read_bytes() == first
-    assert [entry.name for entry in tmp_path.iterdir()] == ["p.png"]
+    def save(*panels):
+        return pictures.save(pictures.draw_comparison(panels, "t"), path).read_bytes()
+
+    path = tmp_path / "new" / "p.png"
+    first = save(panel(1, 0, 0))
+    assert save(panel(0, 0, 1)) != first
+    assert save(panel(1, 0, 0)) == first
+    assert [entry.name for entry in path.parent.iterdir()] == ["p.png"]
 
 
-def test_dollar_signs_in_titles_are_text(tmp_path):
-    save_comparison(tmp_path / "p.png", [Panel(plain(1, 0, 0), "$\\frac$", "$5 { or $6")], "$\\frac$")
+def test_dollar_signs_in_titles_are_text():
+    seen(pictures.draw_comparison([panel(1, 0, 0, "$\\frac$", "$5 { or $6")], "$\\frac$"))
 
 
 def test_place_that_cannot_be_written_is_a_storage_error(tmp_path):
     (tmp_path / "file").write_text("")
     with refuses(StorageError, "cannot be written"):
-        save_comparison(tmp_path / "file" / "p.png", [Panel(plain(1, 0, 0), "a")], "t")
+        pictures.save(pictures.draw_comparison([panel(1, 0, 0)], "t"), tmp_path / "file" / "p.png")
 
 
 def test_no_figure_is_kept_in_a_global_state():
@@ -63,26 +62,51 @@ def test_no_figure_is_kept_in_a_global_state():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def series(values=(0.4, 0.2, 0.1), label="largest", **options):
-    values = np.array(values)
-    return ErrorSeries(label, values, 0.9 * values, 1.1 * values, **options)
+def error_curve(*values):
+    """Return errors at D = 16, 64, …: their largest, twice their mean."""
+    return [
+        ApproximationError(
+            **{name: Estimate(v, 0.9 * v, 1.1 * v) for name, v in named(value).items()},
+            operator_norm=Estimate(1.0, 1.0, 1.0),
+            gram_norm=1.0,
+            n_components=16 * 4**i,
+            n_samples=10,
+            n_repeats=2,
+            confidence=0.95,
+        )
+        for i, value in enumerate(values)
+    ]
 
 
-def test_error_curve_is_drawn_in_the_colours_of_its_series_with_the_same_bytes_each_time(tmp_path):
-    D = [16, 64, 256]
-    drawn = [series(), series((4, 2, 1), bound=np.array([9, 5, 3]), bound_label="$theory$")]
-    path = save_error_curve(tmp_path / "new" / "p.png", D, drawn, title="t$", subtitle="s$", wanted=0.1)
-    image, first = imread(path)[..., :3], path.read_bytes()
-    for colour in ("#0b6e99", "#c2410c"):
+def named(value):
+    return {"mean": value / 2, "max": value, "relative_operator_norm": 2 * value}
+
+
+def test_error_curve_is_drawn_in_the_colours_of_its_measures_with_the_same_bytes_each_time():
+    curve, bounds = error_curve(0.4, 0.2, 0.1), [{**named(b), "max": None} for b in (0.9, 0.5, 0.3)]
+
+    def draw():
+        figure = pictures.draw_error_curve(curve, bounds, title="t$", subtitle="s$", wanted=0.1)
+        return pictures.png_of(figure, pictures.FILE_DPI)
+
+    image = imread(io.BytesIO(draw()))[..., :3]
+    for colour in ("#0b6e99", "#c2410c", "#4d7c0f"):
         rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
         assert (abs(image - rgb).max(axis=2) < 0.02).sum() > 100
-    save_error_curve(path, D, drawn, title="t$", subtitle="s$", wanted=0.1)
-    assert path.read_bytes() == first
+    assert draw() == draw()
 
 
-def test_error_curve_of_errors_that_are_all_0_is_refused(tmp_path):
+def test_error_curve_has_the_bounds_that_theory_knows():
+    curve = error_curve(0.4, 0.2, 0.1)
+    bounds = [{**named(b), "max": None} for b in (0.9, 0.5, 0.3)]
+    axes = pictures.draw_error_curve(curve, bounds, title="t", wanted=0.1).axes[0]
+    dashed = [line.get_ydata().tolist() for line in axes.get_lines() if line.get_linestyle() == "--"]
+    assert dashed == [[0.45, 0.25, 0.15], [1.8, 1.0, 0.6]]
+
+
+def test_error_curve_of_errors_that_are_all_0_is_refused():
     with refuses(DataError, "0"):
-        save_error_curve(tmp_path / "p.png", [16], [series((0.0,))], title="t", wanted=0.1)
+        pictures.draw_error_curve(error_curve(0.0), [named(1.0)], title="t", wanted=0.1)
 
 
 def cross_validation(n_splits=4, n_widths=3, n_alphas=6, scale=1.0):
@@ -96,9 +120,9 @@ def cross_validation(n_splits=4, n_widths=3, n_alphas=6, scale=1.0):
 
 
 @pytest.mark.parametrize(("n_splits", "n_widths"), [(4, 3), (4, 1), (1, 2)])
-def test_cross_validation_is_drawn_with_one_width_and_with_one_split(tmp_path, n_splits, n_widths):
+def test_cross_validation_is_drawn_with_one_width_and_with_one_split(n_splits, n_widths):
     table = cross_validation(n_splits, n_widths)
-    image = imread(save_cross_validation(tmp_path / "p.png", table, title="$t", subtitle="$s"))
+    image = seen(pictures.draw_cross_validation(table, title="$t", subtitle="$s"))
     orange = np.abs(image[:, :, :3] - np.array([194, 65, 12]) / 255).max(axis=-1) < 0.15
     half = image.shape[1] * 3 // 5 if n_widths > 1 else image.shape[1]
     height = image.shape[0] * 4 // 5  # without the legend
@@ -110,9 +134,9 @@ def test_cross_validation_is_drawn_with_one_width_and_with_one_split(tmp_path, n
         assert (np.abs(image[:height, image.shape[1] * 9 // 10 :, :3] - colour).max(axis=-1) < 0.02).any()
 
 
-def test_a_line_marks_the_alpha_of_the_model_and_none_several_of_them(tmp_path):
+def test_a_line_marks_the_alpha_of_the_model_and_none_several_of_them():
     def orange(alpha):
-        image = imread(save_cross_validation(tmp_path / "p.png", cross_validation(n_widths=1), alpha=alpha))
+        image = seen(pictures.draw_cross_validation(cross_validation(n_widths=1), alpha=alpha))
         curve = image[: image.shape[0] * 4 // 5, :, :3]  # without the legend
         return int((np.abs(curve - np.array([194, 65, 12]) / 255).max(axis=-1) < 0.15).sum())
 
@@ -120,24 +144,18 @@ def test_a_line_marks_the_alpha_of_the_model_and_none_several_of_them(tmp_path):
     assert orange([30.0, 1.0]) == orange(None)
 
 
-def test_errors_that_are_all_0_are_refused(tmp_path):
+def test_errors_that_are_all_0_are_refused():
     with refuses(DataError, "0"):
-        save_cross_validation(tmp_path / "p.png", cross_validation(scale=0.0))
+        pictures.draw_cross_validation(cross_validation(scale=0.0))
 
 
-def alpha_paths(n_targets, n_alphas=4):
-    alphas = np.geomspace(1e-3, 1e3, n_alphas)
-    values = 1 + np.log10(alphas)[:, np.newaxis] ** 2 + np.arange(n_targets)
-    return [AlphaPath("error", alphas, values), AlphaPath("log", alphas, -values, logarithmic=False)]
-
-
-def test_each_path_of_alpha_is_a_panel_and_gaps_do_no_harm(tmp_path):
-    names = [f"$y{i}" for i in range(12)]
-    one, two = alpha_paths(12)
-    gap = AlphaPath("error", one.alphas, np.where(one.values > 3, np.inf, one.values))
+def test_each_path_of_alpha_is_a_panel_and_gaps_do_no_harm():
+    alphas, names = np.geomspace(1e-3, 1e3, 4), [f"$y{i}" for i in range(12)]
+    values = 1 + np.log10(alphas)[:, np.newaxis] ** 2 + np.arange(12)
+    gap = {"error": (np.where(values > 3, np.inf, values), "log")}
     options = {"chosen": 1.0, "labels": names, "title": "$t", "subtitle": "$s"}
-    narrow = imread(save_alpha_paths(tmp_path / "new" / "1.png", [gap], **options))
-    wide = imread(save_alpha_paths(tmp_path / "2.png", [gap, two], **options))
+    narrow = seen(pictures.draw_alpha_paths(alphas, gap, **options))
+    wide = seen(pictures.draw_alpha_paths(alphas, {**gap, "log": (-values, "linear")}, **options))
     assert wide.shape[0] == narrow.shape[0]
     assert wide.shape[1] > 1.5 * narrow.shape[1]
 

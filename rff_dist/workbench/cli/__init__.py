@@ -24,12 +24,30 @@ command is used, and imports slow libraries inside its functions. `help.COMMANDS
 import atexit
 import gc
 import sys
+from collections.abc import Sequence
 
-from rff_dist.workbench.cli import program, settings
+from rff_dist import __version__
+from rff_dist.workbench.cli import help, settings
 
 
 def main() -> None:
     """Run the command line and exit."""
     settings.is_program.set(True)
     atexit.register(gc.freeze)  # without it, Python's last garbage collection takes 0.1 s
-    sys.exit(program.run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the program with the words after its name, and return its exit code.
+
+    The overview shows at once: cyclopts is imported when a command is used.
+    """
+    if not words or words[0] in ("--help", "-h"):
+        sys.stdout.write(f"{help.overview()}\n")
+        return 0
+    if words[0] == "--version":
+        sys.stdout.write(f"rff-dist {__version__}\n")
+        return 0
+    from rff_dist.workbench.cli import shell
+
+    return shell.run(words)

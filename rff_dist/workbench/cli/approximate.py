@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge
@@ -18,7 +18,7 @@ from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
 
 if TYPE_CHECKING:
-    from rff_dist.features import approximation, maps, theory
+    from rff_dist.features import approximation, maps
 
 MEASURE = "What is measured"
 MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}  # titles
@@ -106,7 +106,17 @@ def approximate(
         "plot": plot,
     }
     if plot is not None:
-        _draw_curve(plot, curve, expected, record)
+        from rff_dist.workbench.page import pictures
+
+        figure = pictures.draw_error_curve(
+            curve,
+            [expected.bounds(point.n_components) for point in curve],
+            title=f"Is D large enough? {words.kernel_words(record['kernel'])}",
+            subtitle=f"{data}: {words.plural(measured.n_repeats, 'sample')} of {curve[-1].n_samples:,} rows, "
+            f"{spec.design.name}, {spec.map}",
+            wanted=measured.error,
+        )
+        pictures.save(figure, plot)
     return _document(record)
 
 
@@ -149,16 +159,10 @@ def _document(record: Mapping[str, Any]) -> Document:
         measured = ["", ""]
         if error is not None:
             measured = [f"{error['value']:.3g}", f"{error['high'] - error['value']:.2g}"]
-        rows.append(
-            (
-                label,
-                *measured,
-                "–" if bounds[name] is None else f"{bounds[name]:.3g}",
-                "" if needed["measured"] is None else f"{needed['measured']:,}",
-                needed["theory"],
-                "" if needed["factor"] is None else _times(needed["factor"]),
-            )
-        )
+        bound = "–" if bounds[name] is None else f"{bounds[name]:.3g}"
+        by_error = "" if needed["measured"] is None else f"{needed['measured']:,}"
+        factor = "" if needed["factor"] is None else _times(needed["factor"])
+        rows.append((label, *measured, bound, by_error, needed["theory"], factor))
     points = [
         (f"{point['n_components']:,}", *(f"{point[name]['value']:.3g}" for name in MEASURES))
         for point in record["curve"]
@@ -194,36 +198,3 @@ def _notes(record: Mapping[str, Any]) -> Sequence[str]:
     if record["plot"] is not None:
         notes.append(f"wrote {record['plot']}")
     return notes
-
-
-def _draw_curve(
-    path: str,
-    curve: Sequence[approximation.ApproximationError],
-    expected: theory.Theory,
-    record: Mapping[str, Any],
-) -> None:
-    import numpy as np
-
-    from rff_dist.workbench.page.pictures import ErrorSeries, save_error_curve
-
-    drawn = {
-        "mean": ("mean |z(x)'z(y) − k(x, y)|", "closed-form standard deviation"),
-        "max": ("largest |z(x)'z(y) − k(x, y)|", "Hoeffding, all pairs of rows"),
-        "relative_operator_norm": ("‖ZZ' − K‖ / ‖K‖", "matrix Bernstein, in expectation"),
-    }
-    widths = [point.n_components for point in curve]
-    series = []
-    for name, (label, source) in drawn.items():
-        values, low, high = np.array([astuple(getattr(point, name)) for point in curve]).T
-        known = [expected.bounds(D)[name] for D in widths]
-        bound = None if None in known else np.array(known, float)
-        series.append(ErrorSeries(label, values, low, high, bound, source))
-    save_error_curve(
-        path,
-        widths,
-        series,
-        title=f"Is D large enough? {words.kernel_words(record['kernel'])}",
-        subtitle=f"{record['data']}: {words.plural(record['n_repeats'], 'sample')} of "
-        f"{record['n_samples']:,} rows, {record['design']}, {record['map']}",
-        wanted=record["wanted"]["error"],
-    )

@@ -36,16 +36,10 @@ def log(
     from rff_dist.storage.repositories import read_history
 
     versions = [snapshot.to_dict() for snapshot in read_history(_versioned(data), version)]
-    rows = [
-        (
-            entry["version"][:_DIGITS],
-            words.time_words(entry["written"]),
-            entry.get("n_after"),
-            entry["message"],
-            ", ".join(entry["tags"]),
-        )
-        for entry in versions
-    ]
+    rows = []
+    for entry in versions:
+        version_cell, when = entry["version"][:_DIGITS], words.time_words(entry["written"])
+        rows.append((version_cell, when, entry.get("n_after"), entry["message"], ", ".join(entry["tags"])))
     table = words.Table("", ("version", "written (UTC)", "rows", "why", "tags"), rows, is_facts=True)
     title = f"{data}: {words.plural(len(rows), 'version')}"
     return Document(title, [table], record={"data": data, "versions": versions})
@@ -142,9 +136,8 @@ def convert(
     place = output or data
     following = [["ingest", "FILES", place, "--append"]]
     record = {"data": place, "version": version}
-    return Document(
-        f"{place} keeps versions from now on", [{"version": version}], record=record, next=following
-    )
+    title, facts = f"{place} keeps versions from now on", {"version": version}
+    return Document(title, [facts], record=record, next=following)
 
 
 @shell.command("rff-dist data correct data.zarr corrections.csv --by id", group=group)

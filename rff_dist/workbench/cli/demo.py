@@ -26,8 +26,7 @@ def demo(
         Path(output),
         n_components=n_components,
         seed=features.seed,
-        n_workers=where.n_workers,
-        n_threads=where.n_threads,
+        **fields.values_of(where, "n_workers", "n_threads"),
         console=shell.out,
     )
     return Document("", record=record)  # it has shown everything

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
 from rff_dist.workbench.cli import messages, settings
+from rff_dist.workbench.jobs.limits import Limits
 
 if TYPE_CHECKING:
-    from rff_dist.engines import protocol
-    from rff_dist.engines.cluster import Cluster
+    from rff_dist.engines import clock, protocol
     from rff_dist.engines.progress import RichProgress
     from rff_dist.workbench.cli import jobs
     from rff_dist.workbench.jobs import steps
-    from rff_dist.workbench.jobs.limits import Limits
     from rff_dist.workbench.page import pages
 
 _shown: ContextVar[RichProgress | None] = ContextVar("shown", default=None)
@@ -44,32 +47,31 @@ def count_rows(label: str) -> Callable[[int, int | None], None]:
     return (lambda *_: None) if shown is None else partial(shown.count, label)
 
 
+@fields.group
 class Passes:
     """What a command runs its job with: an engine, progress on standard error, and a clock."""
 
-    def __init__(self, where: Cluster, limits: Limits) -> None:
+    where: Cluster
+    limits: Limits
+    began: float = dataclasses.field(default_factory=time.perf_counter)
+    engine: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def clock(self) -> clock.Clock:
+        """The times of the command's parts; those of a program begin when its process does."""
         from rff_dist.engines.clock import Clock, process_start
 
-        self.where, self.limits = where, limits
-        self.clock = Clock(process_start() if settings.is_program.get() else None)
-        self._engine: dict[str, Any] = {}
+        return Clock(process_start() if settings.is_program.get() else self.began)
 
     @property
     def runner(self) -> steps.Runner:
         """The runner that calls the steps of a job."""
-        from rff_dist.workbench.jobs.limits import machines_of
         from rff_dist.workbench.jobs.steps import Runner
 
-        elsewhere = self.where.in_environment().elsewhere
-        return Runner(
-            self.open,
-            self._call,
-            "rff-dist",
-            elsewhere,
-            count_rows("read"),
-            self.limits,
-            lambda n_samples: machines_of(self.where.in_environment().for_rows(n_samples)),
-        )
+        return Runner(self.open, self._call, "rff-dist", self._cluster, count_rows("read"), self.limits)
+
+    def _cluster(self, n_samples: int) -> Cluster:
+        return self.where.in_environment().for_rows(n_samples)
 
     def write_page(self, page: jobs.Page, result: pages.Result, job: Any) -> None:
         """Write the page about what a job made, see `pages.page_of`, if a path for it is given."""
@@ -92,8 +94,7 @@ class Passes:
 
     def facts(self) -> dict[str, Any]:
         """Return what ran the job and where its time went until now, for the JSON document."""
-        times = self.clock.times()
-        return {"engine": self._engine, "seconds": times.seconds, "products": times.products}
+        return {"engine": self.engine, **fields.values_of(self.clock.times(), "seconds", "products")}
 
     @contextlib.contextmanager
     def open(self, n_samples: int) -> Iterator[protocol.Engine]:
@@ -101,10 +102,11 @@ class Passes:
         from rff_dist.engines.connecting import open_engine
         from rff_dist.engines.progress import Remark
 
-        cluster = self.where.in_environment().for_rows(n_samples)
+        cluster = self._cluster(n_samples)
         self.clock.rest("start")
         shown = _shown.get()  # None also if messages are JSON lines, which report passes themselves
-        if shown is not None and cluster.kind in ("embedded", "adaptive"):
+        is_embedded = cluster.kind in ("embedded", "adaptive")
+        if shown is not None and is_embedded:
             size = " × ".join(map(str, cluster.size()))
             shown(Remark("cluster", f"starting here, workers × threads = {size}"))
         observers = () if shown is None else (shown,)
@@ -115,11 +117,10 @@ class Passes:
         ):
             if not cluster.serial:
                 self.clock.rest("cluster")  # all time since then went into its start
-            is_embedded = cluster.kind in ("embedded", "adaptive")
             kind = "serial" if cluster.serial else "embedded dask" if is_embedded else "dask"
             if shown is not None and not is_embedded and (address := dashboard_of(engine)):
                 messages.err.print(f"dashboard: {address}", highlight=False, soft_wrap=True)
-            self._engine = {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
+            self.engine.update(kind=kind, n_workers=engine.n_workers, n_threads=engine.n_threads)
             yield engine
 
     def _call(self, name: str, step: Callable[[], Any], repeatable: bool) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import itertools
 import math
 import os
 import shutil
@@ -70,45 +69,35 @@ def doctor(
     Each line is ok, a warning or a failure, and says what to do. The exit code is 1 if anything failed.
     """
     cluster = where.in_environment()
-    checks = [
-        check_versions(),
+    findings = [
+        Finding.of("versions", ", ".join(f"{name} {version}" for name, version in _versions().items())),
         check_blas(),
         check_products(),
-        check_disk(data),
+        *check_disk(data),
         check_ports(),
-        check_tls(cluster),
+        *check_tls(cluster),
         check_prefect(os.environ),
     ]
     if cluster.scheduler:
-        checks.append(check_cluster(cluster))
+        findings.append(check_cluster(cluster))
     if data is not None:
-        checks.append(check_dataset(data))
-    findings = list(itertools.chain.from_iterable(checks))
+        findings += check_dataset(data)
     failed, warned = (sum(finding.state == state for finding in findings) for state in ("fail", "warn"))
-    rows = [
-        (
-            finding.state if finding.state == "ok" else words.Alert(finding.state),
-            finding.check,
-            finding.found + (f"\n→ {finding.todo}" if finding.todo else ""),
-        )
-        for finding in findings
-    ]
+    rows = []
+    for finding in findings:
+        state = finding.state if finding.state == "ok" else words.Alert(finding.state)
+        rows.append((state, finding.check, "\n→ ".join(filter(None, [finding.found, finding.todo]))))
     record = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
     title = f"{words.plural(failed, 'failure')}, {words.plural(warned, 'warning')}"
     table = words.Table("", ("", "", ""), rows, is_facts=True)
     return Document(title, [table], record=record, code=messages.FAILED if failed else 0)
 
 
-def check_versions() -> Iterator[Finding]:
-    """Report the versions of the main packages."""
-    yield Finding.of("versions", ", ".join(f"{name} {version}" for name, version in _versions().items()))
-
-
 def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name.replace("_", "-")) for name in PACKAGES}
 
 
-def check_blas() -> Iterator[Finding]:
+def check_blas() -> Finding:
     """Compare the threads of BLAS with the processors of this process."""
     import numpy as np
     import scipy.linalg  # noqa: F401  # loads its own BLAS
@@ -122,20 +111,19 @@ def check_blas() -> Iterator[Finding]:
     shown = [f"{pool['internal_api']} {pool.get('version')}, {pool['num_threads']} threads" for pool in pools]
     too_many = any(pool["num_threads"] > n_cpus for pool in pools)
     todo = f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way" if too_many else ""
-    yield Finding.of("BLAS", f"{'; '.join(dict.fromkeys(shown))}; {n_cpus} processors", todo)
+    return Finding.of("BLAS", f"{'; '.join(dict.fromkeys(shown))}; {n_cpus} processors", todo)
 
 
-def check_products() -> Iterator[Finding]:
+def check_products() -> Finding:
     """Measure the ways to multiply features that pass their self-test."""
     from rff_dist.products.choice import VARIABLE, measure, rate_for
 
     try:
         best, measured = rate_for(2048).products.name, measure()
     except RFFDistError as error:
-        yield Finding("products", "fail", str(error), f"unset {VARIABLE}")
-        return
+        return Finding("products", "fail", str(error), f"unset {VARIABLE}")
     forced = f", as {VARIABLE} says" if os.environ.get(VARIABLE) else ""
-    yield Finding.of("products", f"{best}{forced}; self-test passed by {measured.describe(2048)}")
+    return Finding.of("products", f"{best}{forced}; self-test passed by {measured.describe(2048)}")
 
 
 def check_disk(data: str | None) -> Iterator[Finding]:
@@ -150,15 +138,14 @@ def check_disk(data: str | None) -> Iterator[Finding]:
         yield Finding.of("disk", space, "make room before a long job, or write elsewhere" if is_low else "")
 
 
-def check_ports() -> Iterator[Finding]:
+def check_ports() -> Finding:
     """Look for ports of Dask and Prefect that other machines can reach."""
     import psutil
 
     try:
         listening = [port for port in psutil.net_connections("inet") if port.status == psutil.CONN_LISTEN]
     except psutil.AccessDenied:
-        yield Finding.of("ports", "this system does not say which ports are open", "look with `ss -tlnp`")
-        return
+        return Finding.of("ports", "this system does not say which ports are open", "look with `ss -tlnp`")
     reachable: dict[str, None] = {}
     for port in listening:
         # Without a number the process is another user's, and its command line cannot be read.
@@ -171,10 +158,9 @@ def check_ports() -> Iterator[Finding]:
         if names := [name for name in _SERVERS if name in line]:
             reachable[f"port {port.laddr.port} of {names[0]} ({port.laddr.ip})"] = None
     if not reachable:
-        yield Finding.of("ports", "no port of Dask or Prefect is open beyond this machine")
-        return
+        return Finding.of("ports", "no port of Dask or Prefect is open beyond this machine")
     todo = "bind to 127.0.0.1, or use TLS and a firewall: anyone who reaches a port can run code"
-    yield Finding.of("ports", f"open beyond this machine: {'; '.join(reachable)}", todo)
+    return Finding.of("ports", f"open beyond this machine: {'; '.join(reachable)}", todo)
 
 
 def check_tls(cluster: Cluster) -> Iterator[Finding]:
@@ -205,25 +191,23 @@ def check_tls(cluster: Cluster) -> Iterator[Finding]:
         yield Finding.of("TLS", f"{cluster.tls.cert} is valid for {left / 86_400:.0f} days")
 
 
-def check_prefect(environment: Mapping[str, str]) -> Iterator[Finding]:
+def check_prefect(environment: Mapping[str, str]) -> Finding:
     """Check whether a Prefect server beyond this machine is used without TLS or authentication."""
     url = environment.get("PREFECT_API_URL", "")
     if not url:
-        yield Finding.of("Prefect", "no server is named; flows start one of their own")
-        return
+        return Finding.of("Prefect", "no server is named; flows start one of their own")
     parts = urlsplit(url)
     known = any(environment.get(f"PREFECT_API_{name}") for name in ("AUTH_STRING", "KEY"))
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         todo = "use https: others can read passwords and parameters on the way"
-        yield Finding("Prefect", "fail" if known else "warn", f"{redact(url)} is not encrypted", todo)
-    elif not known:
+        return Finding("Prefect", "fail" if known else "warn", f"{redact(url)} is not encrypted", todo)
+    if not known:
         todo = "set PREFECT_SERVER_API_AUTH_STRING there and PREFECT_API_AUTH_STRING here"
-        yield Finding.of("Prefect", f"{redact(url)} is used without authentication", todo)
-    else:
-        yield Finding.of("Prefect", f"{redact(url)}, with authentication")
+        return Finding.of("Prefect", f"{redact(url)} is used without authentication", todo)
+    return Finding.of("Prefect", f"{redact(url)}, with authentication")
 
 
-def check_cluster(cluster: Cluster) -> Iterator[Finding]:
+def check_cluster(cluster: Cluster) -> Finding:
     """Compare the versions of the workers with those here."""
     try:
         with connecting.open_engine(cluster) as engine:
@@ -231,8 +215,7 @@ def check_cluster(cluster: Cluster) -> Iterator[Finding]:
             workers = ask(_versions)
             n_threads = engine.n_threads
     except RFFDistError as error:
-        yield Finding("cluster", "fail", str(error), "start it, or correct `scheduler`")
-        return
+        return Finding("cluster", "fail", str(error), "start it, or correct `scheduler`")
     here = _versions()
     skew = {
         f"{name} {versions[name]} there, {here[name]} here"
@@ -243,9 +226,8 @@ def check_cluster(cluster: Cluster) -> Iterator[Finding]:
     size = f"{words.plural(len(workers), 'worker')} × {words.plural(n_threads, 'thread')}"
     if skew:
         differ = f"{size}: {'; '.join(sorted(skew))}"
-        yield Finding("cluster", "fail", differ, "install the same versions everywhere")
-    else:
-        yield Finding.of("cluster", f"{size}, the same versions", "" if workers else "start workers")
+        return Finding("cluster", "fail", differ, "install the same versions everywhere")
+    return Finding.of("cluster", f"{size}, the same versions", "" if workers else "start workers")
 
 
 def check_dataset(data: str) -> Iterator[Finding]:

@@ -19,22 +19,15 @@ if TYPE_CHECKING:
     from rff_dist.kernels import base
 
 
-@fields.group
-class Size:
-    """How large the dataset is, and how smooth the function."""
-
-    rows: Count = fields.option("Number of rows, such as 1e6.")
-    n_features: Count = fields.option("Number of columns of X.", 8)
-    length_scale: Positive | Positives = fields.option(
-        "Length scale: the larger, the smoother.", 2.0, unit="L|L1,L2,…"
-    )
-
-
 @shell.command("rff-dist generate data.zarr --rows 1e6 --n-features 8 --length-scale 2 --noise 0.1")
 def generate(
     *,
     output: str = fields.option("Where to write the dataset.", argument=True, unit="OUT", writes=True),
-    size: Size,
+    rows: Count = fields.option("Number of rows, such as 1e6."),
+    n_features: Count = fields.option("Number of columns of X.", 8),
+    length_scale: Positive | Positives = fields.option(
+        "Length scale: the larger, the smoother.", 2.0, unit="L|L1,L2,…"
+    ),
     features: Annotated[FeatureOptions, "kernel", "n_components", "seed"],
     noise: NonNegative = fields.option("The noise's standard deviation; the function's is 1.", 0.1),
     first_row: RowNumber = fields.option("Number of the first row; test data continue the count.", 0),
@@ -51,25 +44,23 @@ def generate(
     from rff_dist.kernels.stationary import with_length_scale
     from rff_dist.numerics.machine import available_cores, using_threads
     from rff_dist.storage.writing import Writing
-    from rff_dist.workbench.results import rows
+    from rff_dist.workbench.results.rows import dataset_facts, describe_dataset
     from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 
     seed = features.seed
-    chosen = with_length_scale(features.kernel, as_length_scale(size.length_scale))
-    function = draw_function(
-        chosen, n_features=size.n_features, n_components=features.n_components, seed=seed
-    )
+    chosen = with_length_scale(features.kernel, as_length_scale(length_scale))
+    function = draw_function(chosen, n_features=n_features, n_components=features.n_components, seed=seed)
     start = time.perf_counter()
     # Threads share whole tiles, so that no bit of the data depends on their number.
     with using_threads(available_cores()):
-        drawn = RandomRows(size.rows, size.n_features, noise, seed, first_row)
+        drawn = RandomRows(rows, n_features, noise, seed, first_row)
         writing = Writing(chunk_rows, overwrite, display.count_rows("generate"))
         dataset = generate_dataset(output, function, drawn, writing)
     seconds = time.perf_counter() - start
     about = {"kernel": chosen.to_dict(), "seed": seed, "best_rmse": noise, "seconds": seconds}
-    record = {**rows.describe_dataset(dataset), **about}
+    record = {**describe_dataset(dataset), **about}
     facts = {
-        **rows.dataset_facts(dataset),
+        **dataset_facts(dataset),
         "function": f"from {words.kernel_words(chosen.to_dict())}, variance 1",
         "best possible RMSE": f"{noise:g}",
         "seconds": words.seconds_words(seconds),

@@ -77,9 +77,8 @@ def write_panel(console: Any, options: Any, panel: Any, *, everything: bool) -> 
     """
     if not panel.entries:
         return
-    is_options = panel.format == "parameter"
     rows = ((_names(entry), _text(entry, everything)) for entry in panel.entries)
-    width = OF_COMMAND if is_options else OF_GROUP
+    width = OF_COMMAND if panel.format == "parameter" else OF_GROUP
     text = "\n".join([str(panel.title), *entries(rows, width), ""])
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 

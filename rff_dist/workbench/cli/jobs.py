@@ -1,16 +1,12 @@
 """The commands that run a job: each gets its spec and the cluster, and returns what the job found."""
 
-from __future__ import annotations
-
 import logging
 import time
 
 from rff_dist import fields
-from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import InvalidParameterError
 from rff_dist.workbench.cli import display, messages, shell
 from rff_dist.workbench.jobs import specs
-from rff_dist.workbench.jobs.limits import Limits
 from rff_dist.workbench.results.document import Document
 
 logger = logging.getLogger(__name__)
@@ -36,12 +32,11 @@ class Page:
     "rff-dist auto prices.csv --target price",
     "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
 )
-def auto(job: specs.Auto, where: Cluster, limits: Limits, page: Page) -> Document:
+def auto(job: specs.Auto, passes: display.Passes, page: Page) -> Document:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.workbench.jobs import auto, train, trees
     from rff_dist.workbench.results.auto import auto_document
 
-    passes = display.Passes(where, limits)
     passes.clock.begin("ingest")
     prepared = auto.prepare_table(job, observer=display.count_rows("ingest"))
     to_train = auto.training_of(job, prepared)
@@ -86,14 +81,14 @@ def ingest(job: specs.Ingest) -> Document:
     "rff-dist fit data.zarr model --classify --loss logistic",
     "rff-dist fit data.zarr model --n-folds 10 --alphas 1e-6:1e3:30 --n-components 512,1024 --plot cv.png",
 )
-def fit(job: specs.Train, where: Cluster, limits: Limits, page: Page, plot: str | None = _PLOT) -> Document:
+def fit(job: specs.Train, passes: display.Passes, page: Page, plot: str | None = _PLOT) -> Document:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
     if plot is not None and not job.fit.has_errors:
         raise InvalidParameterError(
             f"`plot` is {plot!r}, but `alpha` and `n_components` are given, so there are no errors to draw; "
             "give alpha='cv', or leave it out"
         )
-    return _train(job, where, limits, page, plot)
+    return _train(job, passes, page, plot)
 
 
 @shell.command(
@@ -102,23 +97,24 @@ def fit(job: specs.Train, where: Cluster, limits: Limits, page: Page, plot: str 
     "--n-components 256,512,1024,2048 --plot cv.png",
     "rff-dist tune data.zarr model --n-folds 10 --groups patient --alphas 1e-6:1e3:30",
 )
-def tune(job: specs.Tune, where: Cluster, limits: Limits, page: Page, plot: str | None = _PLOT) -> Document:
+def tune(job: specs.Tune, passes: display.Passes, page: Page, plot: str | None = _PLOT) -> Document:
     """Compare kernels, length scales, alphas and D by cross-validation in one reading; store the best."""
-    return _train(job, where, limits, page, plot)
+    return _train(job, passes, page, plot)
 
 
-def _train(job: specs.Train, where: Cluster, limits: Limits, page: Page, plot: str | None) -> Document:
+def _train(job: specs.Train, passes: display.Passes, page: Page, plot: str | None) -> Document:
     from rff_dist.workbench.jobs.train import train
     from rff_dist.workbench.results import models
 
-    passes = display.Passes(where, limits)
     training = train(job, passes.runner)
     if plot is not None:
         from rff_dist.workbench.page import pictures
 
         rows = training.fitted.trained.rows if job.fit.candidates is not None else ()
         about = models.choice_facts(training.model)["kernel"] or ""
-        pictures.save_choice(training.model, plot, title=job.source.data, about=about, candidates=rows)
+        figure = pictures.draw_choice(training.model, title=job.source.data, about=about, candidates=rows)
+        if figure is not None:
+            pictures.save(figure, plot)
     passes.write_page(page, training, job)
     return models.training_document(training, job, {"plot": plot, "report": page.report, **passes.facts()})
 
@@ -129,22 +125,20 @@ def _train(job: specs.Train, where: Cluster, limits: Limits, page: Page, plot: s
     "rff-dist predict classifier new.zarr labels.zarr --probabilities",
     "rff-dist predict clusters new.zarr labels.zarr --distances",
 )
-def predict(job: specs.Predict, where: Cluster, limits: Limits) -> Document:
+def predict(job: specs.Predict, passes: display.Passes) -> Document:
     """Write a model's predictions for every row of a dataset or a table, to Zarr, Parquet or CSV."""
     from rff_dist.workbench.jobs.predict import predict
     from rff_dist.workbench.results.rows import predicted_document
 
-    passes = display.Passes(where, limits)
     return predicted_document(predict(job, passes.runner), passes.facts())
 
 
 @shell.command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
-def evaluate(job: specs.Evaluate, where: Cluster, limits: Limits) -> Document:
+def evaluate(job: specs.Evaluate, passes: display.Passes) -> Document:
     """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (`y`)."""
     from rff_dist.workbench.jobs.predict import evaluate
     from rff_dist.workbench.results.errors import errors_document
 
-    passes = display.Passes(where, limits)
     return errors_document(*evaluate(job, passes.runner), job, passes.facts())
 
 
@@ -156,7 +150,7 @@ def evaluate(job: specs.Evaluate, where: Cluster, limits: Limits) -> Document:
     "rff-dist update model data.zarr --dry-run --json",
     "rff-dist update model data.zarr --backfill 0 --force",
 )
-def update(job: specs.Update, where: Cluster, limits: Limits, page: Page) -> Document:
+def update(job: specs.Update, passes: display.Passes, page: Page) -> Document:
     """Add the rows that were appended since a model was trained, exactly, if the new model is no worse.
 
     If it is worse, the rows are refused, and the exit code is 3.
@@ -164,7 +158,6 @@ def update(job: specs.Update, where: Cluster, limits: Limits, page: Page) -> Doc
     from rff_dist.workbench.jobs.refresh import update
     from rff_dist.workbench.results.updates import update_document
 
-    passes = display.Passes(where, limits)
     done = update(job, passes.runner)
     if done.challenger is not None:
         passes.write_page(page, done, job)
@@ -180,8 +173,7 @@ def update(job: specs.Update, where: Cluster, limits: Limits, page: Page) -> Doc
 )
 def cluster(
     job: specs.Clustering,
-    where: Cluster,
-    limits: Limits,
+    passes: display.Passes,
     page: Page,
     plot: str | None = fields.option(
         "Draw a sample of rows and their clusters: in two kernel principal components.",
@@ -194,24 +186,23 @@ def cluster(
     from rff_dist.workbench.jobs.cluster import cluster
     from rff_dist.workbench.results.clusters import clustering_document
 
-    passes = display.Passes(where, limits)
     clustered = cluster(job, passes.runner)
     if plot is not None:
-        from rff_dist.workbench.page.pictures import save_clustering
+        from rff_dist.workbench.page import pictures
 
         seed, title = job.space.seed, job.source.data
-        save_clustering(plot, clustered.dataset, clustered.clusters, seed=seed, title=title)
+        figure = pictures.draw_clustering(clustered.dataset, clustered.clusters, seed=seed, title=title)
+        pictures.save(figure, plot)
     passes.write_page(page, clustered, job)
     return clustering_document(clustered, job, {"plot": plot, "report": page.report, **passes.facts()})
 
 
 @shell.command("rff-dist refit model_a b.zarr model_b")
-def refit(job: specs.Refit, where: Cluster, limits: Limits) -> Document:
+def refit(job: specs.Refit, passes: display.Passes) -> Document:
     """Train on other rows with a model's features, offsets and alpha, so that the two can be merged."""
     from rff_dist.workbench.jobs.merge import refit_model
     from rff_dist.workbench.results.models import refit_document
 
-    passes = display.Passes(where, limits)
     return refit_document(refit_model(job, passes.runner), job, passes.facts())
 
 
@@ -244,9 +235,9 @@ def split(job: specs.Split) -> Document:
     "rff-dist forget data.zarr --rows rows.csv --models model",
     "rff-dist forget data.zarr --rows customers.csv --id --models models/prices --days 30",
 )
-def forget(job: specs.Forget, where: Cluster, limits: Limits) -> Document:
+def forget(job: specs.Forget, passes: display.Passes) -> Document:
     """Delete rows, subtract them from models exactly, remove old versions, and list what still holds them."""
     from rff_dist.workbench.jobs.forget import forget
     from rff_dist.workbench.results.rows import forgotten_document
 
-    return forgotten_document(forget(job, display.Passes(where, limits).runner), job)
+    return forgotten_document(forget(job, passes.runner), job)

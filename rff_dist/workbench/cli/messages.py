@@ -1,7 +1,5 @@
 """Messages and errors on standard error, in words or as lines of JSON, and the exit codes of errors."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import json

@@ -54,10 +54,8 @@ def list_models(
     if not models:
         following = [["fit", "DATA", f"{registry}/NAME", "--register"]]
         return Document(f"no registered models in {registry}", record=record, next=following)
-    cells = [
-        (entry["name"], *(_cells(entry["current"]) if entry["current"] else ["–"] * len(_COLUMNS)))
-        for entry in models
-    ]
+    none = ["–"] * len(_COLUMNS)
+    cells = [(entry["name"], *(_cells(entry["current"]) if entry["current"] else none)) for entry in models]
     table = words.Table("", ("model", *_COLUMNS), cells, is_facts=True)
     first = f"{registry.rstrip('/')}/{models[0]['name']}"
     title = f"{words.plural(len(models), 'registered model')} in {registry}"
@@ -123,8 +121,7 @@ def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
 
 @shell.command("rff-dist models prune models/NAME --keep 10", group=group)
 def prune(
-    model: str = _MODEL,
-    keep: Count = fields.option("How many of the newest versions to keep."),
+    model: str = _MODEL, keep: Count = fields.option("How many of the newest versions to keep.")
 ) -> Document:
     """Remove old versions; the current one and the one before it always stay."""
     registered = _open(model)
@@ -178,10 +175,5 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     """Return the columns `_COLUMNS` of a row of `version_rows`."""
     size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {words.version_cell(row['n_components'])}"
     made_of = f"{size}, {row['kernel'] or 'features'}"
-    return [
-        str(row["version"]),
-        words.time_words(row["created"]),
-        words.version_cell(row["n_samples"]),
-        made_of,
-        words.version_cell(row["digest"]),
-    ]
+    n_samples, digest = (words.version_cell(row[name]) for name in ("n_samples", "digest"))
+    return [str(row["version"]), words.time_words(row["created"]), n_samples, made_of, digest]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from rff_dist.data import blocks
     from rff_dist.fitting.plan import Machines, Plan
 
+#: What the estimate depends on, of the options of a fit.
+_OF_FIT = ("kernel", "features", "n_components", "length_scale", "alpha", "solver", "effort", "time_limit")
+
 
 @shell.command(
     "rff-dist plan data.zarr",
@@ -32,17 +35,7 @@ if TYPE_CHECKING:
 )
 def plan(
     source: Annotated[SupervisedSource, "data", "x", "inputs", "y", "target"],
-    options: Annotated[
-        RidgeOptions,
-        "kernel",
-        "features",
-        "n_components",
-        "length_scale",
-        "alpha",
-        "solver",
-        "effort",
-        "time_limit",
-    ],
+    options: Annotated[RidgeOptions, *_OF_FIT],
     compared: Compared,
     folds: Annotated[FoldOptions, "n_folds"],
     where: Annotated[Cluster, "scheduler", "n_workers", "n_threads", "memory", "serial", "insecure"],
@@ -108,8 +101,7 @@ def plan(
     if measure:
         operations = _CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS
         decompositions = record["decomposition_flops"] or operations * float(chosen.n_components) ** 3
-        solve = decompositions / float64_rate
-        record["measured"] = _measure(dataset, chosen, cluster, solve=solve)
+        record["measured"] = _measure(dataset, chosen, cluster, solve=decompositions / float64_rate)
     rows = words.Table("", ("", "", ""), list(_rows(chosen, record, machines)), is_facts=True)
     return Document(f"a fit of {source.data}", [rows], record=record)
 
@@ -164,41 +156,32 @@ def _measure(dataset: blocks.Dataset, chosen: Plan, cluster: Cluster, *, solve: 
     return {**asdict(measured), **predicted.to_dict(), "start": started, "workers_worth_having": worth}
 
 
-def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    parts = ", ".join(
-        f"{name} {words.seconds_words(measured[name])}"
-        for name in ("moments", "statistics", "solve", "beside")
-    )
+def _measured_rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    names = ("moments", "statistics", "solve", "beside")
+    parts = ", ".join(f"{name} {words.seconds_words(measured[name])}" for name in names)
+    yield "seconds, measured", words.seconds_words(measured["seconds"]), parts
+    yield "before it", words.seconds_words(measured["start"]), "until the workers have started"
+    yield "moved at the end", human_bytes(measured["bytes_moved"]), "between workers and to the solver"
     scheduler = words.seconds_words(measured["scheduler"])
+    yield "scheduler", scheduler, "its own work and that of the solver's process"
+    n_worth = measured["workers_worth_having"]
     busy = f"workers sum up rows for {measured['efficiency']:.0%} of the time of the statistics"
-    return [
-        ("seconds, measured", words.seconds_words(measured["seconds"]), parts),
-        ("before it", words.seconds_words(measured["start"]), "until the workers have started"),
-        ("moved at the end", human_bytes(measured["bytes_moved"]), "between workers and to the solver"),
-        ("scheduler", scheduler, "its own work and that of the solver's process"),
-        ("workers worth having", f"{measured['workers_worth_having']:,}", busy),
-        (
-            "to take them",
-            f"--min-workers 1 --n-workers {measured['workers_worth_having']}",
-            "as many as work",
-        ),
-    ]
+    yield "workers worth having", f"{n_worth:,}", busy
+    yield "to take them", f"--min-workers 1 --n-workers {n_worth}", "as many as work"
 
 
 # times D³: operations of a Cholesky factor, and of the eigenvectors for a path of alphas without folds
 _CHOLESKY_OPERATIONS, _EIGEN_OPERATIONS = 1 / 3, 9.0
 
 
-def _choosing_rows(choosing: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+def _choosing_rows(choosing: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str]]:
     if choosing is None:
-        return []
+        return
     candidates, finalists = (
         words.plural(choosing[name], "candidate") for name in ("n_candidates", "n_finalists")
     )
-    first = f"on {choosing['n_samples']:,} rows, D = {choosing['n_components']:,}"
-    final = f"on all rows: about {choosing['final_seconds']:.0f} s"
-    rows = [("choosing, final", f"up to {finalists}", final)]
     if choosing["n_finalists"] < choosing["n_candidates"]:
-        first = f"{first}: about {choosing['seconds']:.0f} s"
-        rows.insert(0, ("choosing, first", f"up to {candidates}", first))
-    return rows
+        first = f"on {choosing['n_samples']:,} rows, D = {choosing['n_components']:,}"
+        yield "choosing, first", f"up to {candidates}", f"{first}: about {choosing['seconds']:.0f} s"
+    final = f"on all rows: about {choosing['final_seconds']:.0f} s"
+    yield "choosing, final", f"up to {finalists}", final

@@ -1,7 +1,5 @@
 """What all commands share: options, output as a table or JSON, signals, and exit codes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -102,18 +100,13 @@ class Command:
 
     def run(self, given: sources.Given) -> int:
         """Run the command with these flags, write its result, and return its exit code."""
-        try:
-            shown = fields.build(Shown, sources.read(_SHARED, given))
-            settings.quiet.set(shown.quiet)
-            if shown.log_format is not None:
-                settings.log_format.set(shown.log_format)
-        except errors.InvalidParameterError as error:
-            return messages.report_error(error, self.title, as_json="json" in given)
-        places = [one.name for one in self.options if one.declared.writes]
         values: dict[str, Any] = {}
-        # a name for this run in the JSON lines of the log
-        with logs.of_run(uuid.uuid4().hex[:12]) if settings.logs_json() else contextlib.nullcontext():
+        shown = fields.build(Shown, {"json": "json" in given})  # until the others are read, which may fail
+        with logs.of_run(uuid.uuid4().hex[:12]):  # a name for this run in the JSON lines of the log
             try:
+                shown = fields.build(Shown, sources.read(_SHARED, given))
+                settings.quiet.set(shown.quiet)
+                settings.log_format.set(shown.log_format or settings.log_format.get())
                 with (
                     _signals(),
                     messages.show_messages(debug=shown.debug),
@@ -128,11 +121,11 @@ class Command:
                         return 0
                     found = self.function(**arguments)
             except BaseException as error:
-                outputs = [values[name] for name in places if values.get(name) is not None]
+                places = [one.name for one in self.options if one.declared.writes]
                 return messages.report_error(
                     error,
                     self.title,
-                    outputs=outputs,
+                    outputs=[values[name] for name in places if values.get(name) is not None],
                     values=values.values(),
                     as_json=shown.json,
                     debug=shown.debug,
@@ -214,11 +207,7 @@ def _parameter(one: fields.Option, group: Group) -> inspect.Parameter:
 def make_app() -> App:
     """Return the whole program, whose commands are imported when they are used."""
     app = App(
-        name="rff-dist",
-        help=help.ABOUT,
-        version_flags=(),
-        config=[sources.fill],
-        help_format="plaintext",
+        name="rff-dist", help=help.ABOUT, version_flags=(), config=[sources.fill], help_format="plaintext"
     )
     for name in COMMANDS:
         app.command(place_of(name), name=name)

@@ -1,7 +1,5 @@
 """Where values of options come from: flags, the environment, a TOML file or defaults, in this order."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -47,9 +45,8 @@ def fill(_: Any, words: Sequence[str], arguments: Any) -> None:
             _give(options, name, Token(implicit_value=value, source=path))
     given.set({name: tuple(one.tokens) for name, one in options.items() if one.tokens})
     for name in given.get():  # cyclopts only has to know that it was given
-        options[name].tokens[:] = [
-            Token(implicit_value=True) if options[name].resolved_hint is bool else Token()
-        ]
+        token = Token(implicit_value=True) if options[name].resolved_hint is bool else Token()
+        options[name].tokens[:] = [token]
 
 
 def _take_last(sources: list[Token], data: list[Token]) -> None:

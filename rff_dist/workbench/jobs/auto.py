@@ -68,11 +68,7 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
     same_words = ("sources", "weight", "groups", "id", "drop", "tables", "holdout", "holdout_by", "seed")
     to_ingest = specs.Ingest(
-        data=urls[0],
-        test=urls[1],
-        targets=[job.target],
-        on_nan="drop",
-        **fields.values_of(job, *same_words),
+        data=urls[0], test=urls[1], targets=[job.target], on_nan="drop", **fields.values_of(job, *same_words)
     )
     roles, preparing = ingest.roles_of(to_ingest), ingest.preparing_of(job.tables)
     ingest_module.check_roles(job.sources, roles, preparing)
@@ -92,13 +88,12 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
     # what a failure removes
     began = [] if locations.exists(locations.parse_location(folder)) else [folder]
     try:
+        parts: Any = there
         if is_new:
             # What is replaced was made of the same files, or is the part that a killed run left.
             to_ingest = replace(to_ingest, overwrite=job.overwrite or bool(there))
-            parts: Any = ingest.ingest(to_ingest, observer=observer)
+            parts = ingest.ingest(to_ingest, observer=observer)
             began += [] if there else urls
-        else:
-            parts = (there[0], there[1])
         classify, why = choose_task(urls[0], job)
     except RFFDistError:
         for url in began:
@@ -107,18 +102,10 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
     train, test = parts
     chosen = "at random" if job.groups is None else f"by groups of {job.groups}"
     held_out = chosen if job.holdout_by is None else f"as the latest by {job.holdout_by}"
-    return AutoData(
-        *urls,
-        f"{folder}/model",
-        train.n_samples,
-        test.n_samples,
-        recipes.recipe_of(train.attributes),
-        sum(int(part.attributes.get("dropped_rows", 0)) for part in parts),
-        classify,
-        why,
-        held_out,
-        ingested,
-    )
+    n_dropped = sum(int(part.attributes.get("dropped_rows", 0)) for part in parts)
+    model, recipe = f"{folder}/model", recipes.recipe_of(train.attributes)
+    sizes = train.n_samples, test.n_samples
+    return AutoData(*urls, model, *sizes, recipe, n_dropped, classify, why, held_out, ingested)
 
 
 def choose_task(url: str, job: specs.Auto) -> tuple[bool, str]:

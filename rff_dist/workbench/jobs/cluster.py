@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from rff_dist import fields
 from rff_dist.data import blocks, columns
-from rff_dist.engines import progress, protocol
-from rff_dist.features import kinds, maps
+from rff_dist.engines import progress
+from rff_dist.features import kinds
 from rff_dist.fitting import plan, prepare
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
@@ -58,7 +58,13 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         do.open_engine(dataset.n_samples) as engine,
         steps.resumable(engine, locations.parse_location(job.output)),
     ):
-        _check_memory(job, dataset, engine)
+        # What does not fit in memory is refused before any pass.
+        n_numbers = len(lloyd.numbers)
+        kmeans_starts.check_fits(dataset, space.width, lloyd, n_numbers=n_numbers, engine=engine)
+        if space.n_principal is not None:
+            plan.check_plan(dataset, space.n_components, plan.Sums(features=space.features), engine=engine)
+        if n_numbers > 1:
+            kmeans.check_samples(dataset, space.width)
         moments = do("inspect", inspection.inspect, dataset, engine=engine)
         feature_map = do("draw", kmeans.draw_features, dataset, space, moments, engine=engine)
         do("broadcast", engine.broadcast, feature_map)
@@ -69,13 +75,18 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         for number in itertools.count(1):
             began = time.perf_counter()
             done = do.once(f"pass {number}", next, lloyd_passes)
-            passes.append(_describe_pass(done, time.perf_counter() - began))
+            about_pass = {
+                "pass": done.number,
+                **fields.values_of(done, "inertia", "inertias", "n_starts", "shift"),
+                "seconds": round(time.perf_counter() - began, 3),
+            }
+            passes.append(about_pass)
             if done.clusters:  # the last pass has them
                 break
         card = {**prepare.describe_dataset(dataset), **about}
         found = [replace(clusters, card=card) for clusters in done.clusters]
-        comparison = agreement = None
-        if len(lloyd.numbers) > 1:
+        comparison = agreement = agrees = None
+        if n_numbers > 1:
             progress.Announcer(engine.observers)(progress.Remark("choose", "by silhouette"))
             comparison = do("choose", kmeans.compare, dataset, found, seed=job.space.seed)
         clusters = found[0] if comparison is None else comparison.best
@@ -84,8 +95,16 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         with do.once("assign", kmeans_labels.stage_labels, dataset, clusters, job.output, **how) as labels:
             if known is not None:
                 agreement = do("compare", kmeans_labels.evaluate, dataset, known, clusters, engine=engine)
-            agrees = None if agreement is None else _describe_agreement(job, agreement)
-            version = do.once("publish", _publish, job, dataset, clusters, labels, comparison, agrees)
+                agrees = {
+                    "labels": job.labels,
+                    "n_labels": len(agreement.labels),
+                    **fields.values_of(agreement, "adjusted_rand_index", "normalized_mutual_information"),
+                }
+            compared = {} if comparison is None else comparison.to_dict()
+            card = {**clusters.card, **compared, **({} if agrees is None else {"agreement": agrees})}
+            model = replace(clusters, card=card)
+            version = do.once("publish", _publish, job, model, dataset, labels)
+        kernel = kinds.kernel_of(feature_map)
         record = {
             "model": None if job.model is None else redact(job.model),
             "version": None if version is None else version.number,
@@ -93,8 +112,15 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
             "digest": clusters.digest(),
             "output": redact(job.output),
             "n_labelled": labels.n_samples,
-            **_describe_data(dataset, engine),
-            **_describe_features(job, feature_map),
+            "data": redact(dataset.url or ""),
+            "fingerprint": dataset.fingerprint(),
+            **fields.values_of(dataset, "n_samples", "n_features"),
+            "n_blocks": len(inspection.blocks_of(dataset)),
+            **fields.values_of(engine, "n_workers", "n_threads"),
+            "kernel": None if kernel is None else kernel.to_dict(),
+            "n_components": space.n_components,
+            "n_principal": None if space.n_principal is None else feature_map.n_components,
+            "feature_map": feature_map.digest(),
             "n_candidates": starts.n_candidates,
             "n_starts": len(starts),
             **fields.values_of(clusters, "n_clusters", "n_filled", "inertia", "converged", "n_iter"),
@@ -120,23 +146,11 @@ def _open(job: specs.Clustering) -> tuple[blocks.Dataset, columns.Column | None]
     return dataset, known
 
 
-def _check_memory(job: specs.Clustering, dataset: blocks.Dataset, engine: protocol.Engine) -> None:
-    """Refuse, before any pass, what does not fit in memory."""
-    space, n_numbers = job.space, len(job.lloyd.numbers)
-    kmeans_starts.check_fits(dataset, space.width, job.lloyd, n_numbers=n_numbers, engine=engine)
-    if space.n_principal is not None:
-        plan.check_plan(dataset, space.n_components, plan.Sums(features=space.features), engine=engine)
-    if n_numbers > 1:
-        kmeans.check_samples(dataset, space.width)
-
-
 def _publish(
     job: specs.Clustering,
+    model: kmeans_starts.Clusters,
     dataset: blocks.Dataset,
-    clusters: kmeans_starts.Clusters,
     labels: kmeans_labels.StagedLabels,
-    comparison: kmeans.Comparison | None,
-    agreement: Summary | None,
 ) -> versions.Version | None:
     """Publish the centres, then let the labels appear.
 
@@ -145,9 +159,6 @@ def _publish(
     version = None
     # The centres come first: labels can be written again with them.
     if job.model is not None:
-        card = {**clusters.card, **({} if comparison is None else comparison.to_dict())}
-        card |= {} if agreement is None else {"agreement": agreement}
-        model = replace(clusters, card=card)
         version = publishing.store(model, job, dataset.url, "clustered", dataset.n_samples)
     try:
         labels.publish()
@@ -160,44 +171,3 @@ def _publish(
             )
         raise
     return version
-
-
-# -- records ---------------------------------------------------------------------------------------
-
-
-def _describe_data(dataset: blocks.Dataset, engine: protocol.Engine) -> Summary:
-    return {
-        "data": redact(dataset.url or ""),
-        "fingerprint": dataset.fingerprint(),
-        **fields.values_of(dataset, "n_samples", "n_features"),
-        "n_blocks": len(inspection.blocks_of(dataset)),
-        **fields.values_of(engine, "n_workers", "n_threads"),
-    }
-
-
-def _describe_features(job: specs.Clustering, feature_map: maps.FeatureMap) -> Summary:
-    space, kernel = job.space, kinds.kernel_of(feature_map)
-    return {
-        "kernel": None if kernel is None else kernel.to_dict(),
-        "n_components": space.n_components,
-        "n_principal": None if space.n_principal is None else feature_map.n_components,
-        "feature_map": feature_map.digest(),
-    }
-
-
-def _describe_pass(done: kmeans.LloydPass, seconds: float) -> Summary:
-    return {
-        "pass": done.number,
-        "inertia": done.inertia,
-        "inertias": list(done.inertias),
-        **fields.values_of(done, "n_starts", "shift"),
-        "seconds": round(seconds, 3),
-    }
-
-
-def _describe_agreement(job: specs.Clustering, agreement: kmeans_labels.Contingency) -> Summary:
-    return {
-        "labels": job.labels,
-        "n_labels": len(agreement.labels),
-        **fields.values_of(agreement, "adjusted_rand_index", "normalized_mutual_information"),
-    }

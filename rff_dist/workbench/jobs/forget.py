@@ -159,10 +159,8 @@ def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
 
 def find_holders(gone: Forgotten, models: Sequence[str]) -> list[Holder]:
     """Return what still holds the rows or sums of them."""
-    files = [
-        Holder(str(file.get("name")), "was ingested, and may hold the rows", "nothing here removes it")
-        for file in gone.sources
-    ]
+    why, until = "was ingested, and may hold the rows", "nothing here removes it"
+    files = [Holder(str(file.get("name")), why, until) for file in gone.sources]
     return [*_versions(gone.location), *_models(gone, models), *_learned(gone.location), *files]
 
 
@@ -175,11 +173,9 @@ def _versions(location: locations.Location) -> Iterator[Holder]:
         yield Holder(f"version {snapshot.id} of {location}", "may hold the rows", until)
     if location.is_remote:  # where `expire` spares young objects: a writer may not have committed them
         when = datetime.now(UTC) + timedelta(days=1)
-        yield Holder(
-            f"objects below {location}",
-            "may belong to expired versions, and are younger than a day",
-            f"`rff-dist data expire` removes them from {when:%Y-%m-%d %H:%M} UTC on",
-        )
+        why = "may belong to expired versions, and are younger than a day"
+        until = f"`rff-dist data expire` removes them from {when:%Y-%m-%d %H:%M} UTC on"
+        yield Holder(f"objects below {location}", why, until)
 
 
 def _models(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
@@ -190,22 +186,16 @@ def _models(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
             yield Holder(name, "sums of the rows", "its update was refused: `rff-dist update --force`")
         if n_centres := _count_centres(model, gone.X):
             yield Holder(name, f"{n_centres} of the rows are centres of its features", "fit again")
-        yield Holder(
-            name,
-            "its standardisation, length scale and cross-validated errors were learned from these rows too",
-            "fit again",
-        )
+        why = "its standardisation, length scale and cross-validated errors were learned from these rows too"
+        yield Holder(name, why, "fit again")
         for place in train.leftover_runs(url):
             yield Holder(redact(place.url), "a stopped job keeps sums here", "the job is repeated, and ends")
         registered = versions.RegisteredModel(url)
         if (current := registered.current()) is not None:
             for version in registered.versions():
                 if version.number != current.number:
-                    yield Holder(
-                        f"version {version.number} of {name}",
-                        "may hold sums of the rows",
-                        "`rff-dist models prune` removes it when a later version has taken its place",
-                    )
+                    until = "`rff-dist models prune` removes it when a later version has taken its place"
+                    yield Holder(f"version {version.number} of {name}", "may hold sums of the rows", until)
 
 
 def _models_nearby(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
@@ -260,11 +250,9 @@ def _learned(location: locations.Location) -> Iterator[Holder]:
     """Say what of the dataset itself was learned from the rows."""
     recipe = recipes.recipe_of(datasets.open_dataset(location.url, y=None).attributes)
     if recipe is not None and recipe.columns != recipes.plain_recipe(recipe.inputs).columns:
-        yield Holder(
-            f"the recipe of {location}, and of models by it",
-            "levels, medians and ranks of its columns were learned with the rows among others",
-            "ingest what is left again",
-        )
+        what = f"the recipe of {location}, and of models by it"
+        why = "levels, medians and ranks of its columns were learned with the rows among others"
+        yield Holder(what, why, "ingest what is left again")
 
 
 def _count_centres(model: RidgeModel, X: np.ndarray) -> int:

@@ -17,7 +17,8 @@ from rff_dist import fields
 from rff_dist.classify import platt_scaling, predict
 from rff_dist.classify.fit import FittedModel
 from rff_dist.data import blocks, columns, folding, labelled, memory, samples
-from rff_dist.engines import progress, protocol, serial
+from rff_dist.engines import progress, serial
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, PlanError, SolveError, StatisticsError
 from rff_dist.features import kinds
 from rff_dist.fitting import predicting
@@ -43,12 +44,7 @@ MAX_FACTOR = 4_096  # up to so many components, a Cholesky factor of the Gram is
 
 
 def compare(
-    fit: fits.Fit,
-    fitted: FittedModel,
-    data: fits.JobData,
-    test: fits.JobData | None,
-    *,
-    engine: protocol.Engine,
+    fit: fits.Fit, fitted: FittedModel, data: fits.JobData, test: fits.JobData | None, *, engine: Engine
 ) -> verdict.Comparison | None:
     """Compare a trained model with the mean and with a linear model, on rows that none of them saw.
 
@@ -78,7 +74,7 @@ def compare(
     return _comparison(rows, model, {verdict.OURS: ours, **others}, notes)
 
 
-def measure_errors(test: fits.JobData, model: models.RidgeModel, *, engine: protocol.Engine) -> Summary:
+def measure_errors(test: fits.JobData, model: models.RidgeModel, *, engine: Engine) -> Summary:
     """Measure a model's errors on test data in one pass.
 
     Returns `metrics`: rows; for a classifier accuracy, balanced accuracy (the mean recall of classes) and log
@@ -167,18 +163,12 @@ def _fold_rows(
     # No split leaves out rows of −1: length scales were tuned on them, or they are the earliest of all.
     counted = np.flatnonzero(split >= 0)
     base = folds.folds.base if isinstance(folds.folds, folding.HeldInFolds) else folds.folds
-    return verdict.JudgedRows(
-        "cross-validation",
-        len(counted) if dataset.n_samples <= n_rows else dataset.n_samples,
-        sample.indices[counted],
-        sample.X[counted],
-        sample.y[counted],
-        None if sample.weights is None else sample.weights[counted],
-        _groups_of(data.rows, sample.indices[counted]) if isinstance(base, folding.GroupFolds) else None,
-        folds,
-        split[counted],
-        _ids_of(data.rows, sample.indices[counted]),
-    )
+    n_available = len(counted) if dataset.n_samples <= n_rows else dataset.n_samples
+    numbers, X, y = sample.indices[counted], sample.X[counted], sample.y[counted]
+    weights = None if sample.weights is None else sample.weights[counted]
+    groups = _groups_of(data.rows, numbers) if isinstance(base, folding.GroupFolds) else None
+    by, ids = "cross-validation", _ids_of(data.rows, numbers)
+    return verdict.JudgedRows(by, n_available, numbers, X, y, weights, groups, folds, split[counted], ids)
 
 
 def _left_out_rows(data: fits.JobData, model: models.RidgeModel) -> verdict.JudgedRows | None:
@@ -240,12 +230,7 @@ def _predictions(
 
 
 def _linear(
-    fit: fits.Fit,
-    fitted: FittedModel,
-    rows: verdict.JudgedRows,
-    data: fits.JobData,
-    *,
-    engine: protocol.Engine,
+    fit: fits.Fit, fitted: FittedModel, rows: verdict.JudgedRows, data: fits.JobData, *, engine: Engine
 ) -> tuple[_Predicted, tuple[str, ...]]:
     """Return the predictions of a linear model, or a note that says why there is none."""
     model, n_features = fitted.model, data.rows.n_features

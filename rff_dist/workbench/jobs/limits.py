@@ -103,12 +103,13 @@ class Limits:
                 f"{self.timeout_minutes:g}; give it more time or more workers, or fewer components"
             )
 
-    def check_before(self, rows: blocks.Dataset, options: RidgeOptions, machines: Machines | None) -> None:
+    def check_before(self, rows: blocks.Dataset, options: RidgeOptions, cluster: Cluster | None) -> None:
         """Refuse a fit of a given number of features before its cluster starts; see `check`.
 
-        `machines`: of the cluster; None if they are known only when it is there.
+        `cluster`: None, or one that is elsewhere, is known only when it is there.
         Raises PlanError if it needs more memory or time than there is.
         """
+        machines = None if cluster is None else machines_of(cluster)
         widths = options.n_components
         if machines is None or isinstance(widths, str):
             return  # "auto" takes as many features as memory holds

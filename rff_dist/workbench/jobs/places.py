@@ -1,7 +1,5 @@
 """Where the rows of a job are and where its results go: groups of options."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
 from typing import Any, ClassVar, Literal
 

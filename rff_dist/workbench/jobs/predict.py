@@ -41,6 +41,12 @@ _EXTRAS = {
     "distances": ("clusters", "distances", ["distances"]),
     "principal": ("clusters", "principal components", ["principal"]),
 }
+#: What each kind of model writes first, and the pass that writes it.
+_WRITERS: dict[str, tuple[str, Callable[..., int]]] = {
+    "regression": ("predictions", prediction.predict),
+    "classifier": ("labels", class_prediction.predict),
+    "clusters": ("labels", kmeans_labels.write_labels),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,13 +242,10 @@ def _write_group(
 ) -> Summary:
     """Write a new Zarr group, and return the names of its `arrays`, and `n_samples`."""
     model: Any = scoring.model
-    write: Callable[..., int] = kmeans_labels.write_labels
-    first, how = "labels", fields.values_of(job, "distances", "principal")
+    first, write = _WRITERS[scoring.kind]
+    how = fields.values_of(job, *(name for name, (kind, *_) in _EXTRAS.items() if kind == scoring.kind))
     if scoring.kind == "regression":
-        first, write = "predictions", prediction.predict
-        how = {"std": job.std, "coverage": job.coverage, "column_names": model.card.get("target_names")}
-    elif scoring.kind == "classifier":
-        write, how = class_prediction.predict, fields.values_of(job, "probabilities")
+        how["column_names"] = model.card.get("target_names")
     n_samples = write(dataset, model, url, engine=engine, overwrite=job.overwrite, **how)
     arrays = [first, *(array for name in wanted_of(job) for array in _EXTRAS[name][2])]
     if isinstance(dataset, GridDataset):
@@ -276,7 +279,7 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
     with ExitStack() as stack:
         url, names = source.data, source.names()
         if tables.is_table(url):
-            if do.elsewhere:
+            if (cluster := do.cluster(0)) is not None and cluster.elsewhere:
                 raise InvalidParameterError(
                     f"`data` is {redact(url)}, a table, which this process turns into a temporary dataset: "
                     "workers on other machines do not see it. Ingest the table first to where they can read "

@@ -52,7 +52,7 @@ def store(
     if place.register:
         lineage = None if n_samples is None else {"n_samples": n_samples}
         return publish(model, place.model, data=data, reason=reason, lineage=lineage)
-    write(model, place.model, overwrite=place.overwrite)
+    kind_of(model).write(model, place.model, overwrite=place.overwrite)
     return None
 
 
@@ -78,7 +78,7 @@ def publish(
     place = None if data is None else locations.parse_location(data).url
     lineage = {**lineage_of(model, data=place), **(lineage or {})}
     version = versions.RegisteredModel(url).publish(
-        lambda place: write(model, place), lineage=lineage, reason=reason, promote=promote
+        lambda place: kind_of(model).write(model, place), lineage=lineage, reason=reason, promote=promote
     )
     if promote:
         mirror(url)
@@ -102,11 +102,6 @@ def describe_model(url: str, model: models.RidgeModel, version: versions.Version
         "statistics_digest": model.summed.digest(),
         "n_samples": model.summed.n_samples,
     }
-
-
-def write(model: AnyModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a model of any kind to a folder of its own."""
-    kind_of(model).write(model, url, overwrite=overwrite)
 
 
 def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
@@ -140,23 +135,21 @@ def version_rows(model: versions.RegisteredModel, *, last: int | None = None) ->
       `n_samples`, `data`, `data_fingerprint`, `kernel`, `length_scale`, `n_components`, `alpha`,
       `n_clusters`, `seed`, `code_version`, `digest` and `reason`.
     """
-    pointer = model.pointer()
-    current = None if pointer is None else pointer.number
-    return [_row(version, version.number == current) for version in reversed(model.versions(last=last))]
-
-
-def _row(version: versions.Version, is_current: bool) -> dict[str, Any]:
-    lineage = version.lineage
-    spec = lineage.get("spec") or {}
-    return {
-        "version": version.number,
-        "current": is_current,
-        "created": version.created,
-        "parent": version.parent,
-        **{name: lineage.get(name) for name in ("n_samples", "data", "data_fingerprint")},
-        "kernel": (spec.get("kernel") or {}).get("name"),
-        **{name: spec.get(name) for name in _OF_SPEC},
-        "code_version": lineage["code_version"],
-        "digest": version.digest,
-        "reason": version.reason,
-    }
+    pointer, rows = model.pointer(), []
+    for version in reversed(model.versions(last=last)):
+        lineage = version.lineage
+        spec = lineage.get("spec") or {}
+        row = {
+            "version": version.number,
+            "current": pointer is not None and version.number == pointer.number,
+            "created": version.created,
+            "parent": version.parent,
+            **{name: lineage.get(name) for name in ("n_samples", "data", "data_fingerprint")},
+            "kernel": (spec.get("kernel") or {}).get("name"),
+            **{name: spec.get(name) for name in _OF_SPEC},
+            "code_version": lineage["code_version"],
+            "digest": version.digest,
+            "reason": version.reason,
+        }
+        rows.append(row)
+    return rows

@@ -163,10 +163,16 @@ def update_from(
       memory does not suffice; DataError, with row and column, if a value cannot be used.
     """
     location = locations.parse_location(job.model)
-    _check_kind(records.peek_record(location.url), location.url)  # before the model is held
+    kind = records.peek_record(location.url).kind  # before the model is held
+    if kind != models.KIND:
+        raise StatisticsError(
+            f"{redact(location.url)} holds a {kind!r}, which has no statistics to add rows to; expected a "
+            f"{models.KIND!r}. Train it again on all rows"
+        )
     with output_places.hold(location, holder=do.holder):
         version = versions.RegisteredModel(location.url).current()
-        champion = _read_ridge(location.url if version is None else version.url)
+        champion = models.read_model(location.url if version is None else version.url)
+        new_rows.check_updatable(champion)
         refusals = find_lacking(location)
         asked = fields.values_of(job, "backfill", "window", "half_life")
         # In a folder the lock is held from here to the publication, so that no other run takes the same rows.
@@ -195,7 +201,11 @@ def update_from(
             seconds = round(time.perf_counter() - start, 3)
             record["statistics"] = {"digest": sums.digest(), "n_samples": sums.n_samples, "seconds": seconds}
             if batch is not None:  # an alarm is reported, but stops nothing
-                drift = do("drift", _test_drift, champion, batch, held_out, sums, job.level)
+                repeated = sums.spec.frequency_weights
+                columns = moments.ColumnMoments.of(batch.moments, frequency_weights=repeated)
+                held = drifts.Observed(champion.summed, champion.columns, held_out.errors)
+                new = drifts.Observed(batch.statistics, columns, batch.errors)
+                drift = do("drift", drifts.judge_drift, held, new, sums, level=job.level)
                 record["drift"] = drift.to_dict()
             known: Any = {"statistics": sums, "batch": batch, "gone": gone}
             challenger = do("solve", updates.solve_update, champion, dataset, rows, **known)
@@ -228,22 +238,6 @@ def update_from(
         return Updated(dataset, champion, challenger, record)
 
 
-def _read_ridge(url: str) -> models.RidgeModel:
-    record = records.read_record(url)
-    _check_kind(record, url)
-    model = models.model_from(record, url)
-    new_rows.check_updatable(model)
-    return model
-
-
-def _check_kind(record: records.Record, url: str) -> None:
-    if record.kind != models.KIND:
-        raise StatisticsError(
-            f"{redact(url)} holds a {record.kind!r}, which has no statistics to add rows to; expected a "
-            f"{models.KIND!r}. Train it again on all rows"
-        )
-
-
 def _check_memory(
     champion: models.RidgeModel, dataset: blocks.Dataset, rows: NewRows, engine: Engine
 ) -> None:
@@ -268,21 +262,6 @@ def _sum_rows(
     """Return the exact statistics of all rows, and the moments of those that are gone."""
     statistics = updates.accumulate_new_rows(champion, dataset, rows, engine=engine)
     return statistics, updates.measure_gone_rows(champion, dataset, rows, engine=engine)
-
-
-def _test_drift(
-    champion: models.RidgeModel,
-    batch: drifts.Batch,
-    held_out: gates.HeldOut,
-    statistics: ridge_statistics.RidgeStatistics,
-    level: float,
-) -> drifts.Drift:
-    """Test whether the new rows follow the distribution of the old ones."""
-    assert champion.statistics is not None
-    held = drifts.Observed(champion.statistics, champion.columns, held_out.errors)
-    columns = moments.ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights)
-    new = drifts.Observed(batch.statistics, columns, batch.errors)
-    return drifts.judge_drift(held, new, statistics, level=level)
 
 
 def keep_champion(location: locations.Location, dataset: blocks.Dataset, rows: NewRows, reason: str) -> None:

@@ -37,8 +37,7 @@ class Train:
     classes: training.Classes
     test: str | None = fields.option(_TEST, None, unit="DATA")
     statistics: bool = fields.option(
-        "Keep the exact sums in the model. Without them it is smaller, and cannot be updated or merged.",
-        True,
+        "Keep the exact sums in the model. Without them it is smaller, and cannot be updated or merged.", True
     )
     card: str | None = fields.option(
         "TOML file with texts that are kept with the model, and shown on its page and model card: "
@@ -58,9 +57,8 @@ class Train:
         from rff_dist.workbench.jobs.fits import Fit
 
         loss = (self.classes.loss or SQUARED) if self.classes.classify else None
-        options = dataclasses.replace(
-            self.options, cv=self.folds.cv_of(is_grid=self.source.inputs is not None)
-        )
+        cv = self.folds.cv_of(is_grid=self.source.inputs is not None)
+        options = dataclasses.replace(self.options, cv=cv)
         return Fit(options, loss, self.classes.class_weight, self.compared.candidates(options))
 
 
@@ -294,8 +292,7 @@ class Ingest:
         "Path or URL of the dataset to write, or to append rows to.", argument=True, unit="OUT", writes=True
     )
     targets: fields.Names | None = fields.option(
-        "Columns to predict. A dataset that rows are appended to knows its own columns by name.",
-        None,
+        "Columns to predict. A dataset that rows are appended to knows its own columns by name.", None
     )
     weight: str | None = fields.option("Column of sample weights.", None)
     groups: str | None = fields.option("Column of groups. Rows of one group are held out together.", None)
@@ -455,9 +452,7 @@ class Auto:
     drop: fields.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
     tables: AutoTables
     n_components: Literal["auto"] | fields.Count = fields.option(
-        "Number of features, D. auto: by the number of rows and the memory.",
-        "auto",
-        unit="auto|D",
+        "Number of features, D. auto: by the number of rows and the memory.", "auto", unit="auto|D"
     )
     effort: int = fields.like(RidgeOptions, "effort")
     time_limit: float | None = fields.like(RidgeOptions, "time_limit")

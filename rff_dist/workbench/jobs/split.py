@@ -63,16 +63,11 @@ def split(job: specs.Split) -> Parts:
     of_all = (documents.MANIFEST, row_sources.SOURCES, PARTS)
     kept = {key: value for key, value in attributes.items() if key not in of_all}
     names = kept.pop("feature_names", None), kept.pop("target_names", None)
-    lengths = {}
+    how, lengths = writing.Writing(overwrite=job.overwrite, versioned=version is not None), {}
     for wanted in (True, False):
+        rows = _rows(job.data, read(list(arrays)), is_test, wanted)
         written = writing.write_batches(
-            outputs[wanted],
-            _rows(job.data, read(list(arrays)), is_test, wanted),
-            n_samples=None,
-            names=names,
-            attributes=kept,
-            how=writing.Writing(overwrite=job.overwrite, versioned=version is not None),
-            inputs=inputs,
+            outputs[wanted], rows, n_samples=None, names=names, attributes=kept, how=how, inputs=inputs
         )
         lengths[wanted] = written.n_samples
     return Parts(urls[False], lengths[False], urls[True], lengths[True])

@@ -3,24 +3,20 @@
 The sums of a job's passes are kept until its result is there, so a stopped job goes on when it is repeated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from rff_dist.engines import protocol, serial
+from rff_dist.engines.cluster import Cluster
 from rff_dist.fields import build
 from rff_dist.storage import locations, writing
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.text import human_bytes, redact
 from rff_dist.workbench.jobs import watching
 from rff_dist.workbench.jobs.limits import Limits
-
-if TYPE_CHECKING:
-    from rff_dist.fitting import plan  # half of the library, which a job that makes no model does without
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +28,17 @@ class Runner:
     `call`: takes a step's name, the step and whether a second try does no harm, and returns what the step
       does: for example as a task of an orchestrator.
     `holder`: who runs the job, for the error of another run that wants to write to the same place.
-    `elsewhere`: whether workers may be on machines that do not see this machine's temporary files.
+    `cluster`: takes the number of rows, and returns where they are passed over; None if that is not known.
     `observer`: told how many rows of a table were read, which a job does before it opens the engine.
     `limits`: what the job may take.
-    `machines`: takes the number of rows, and returns the machines of the engine if they are known before.
     """
 
     open_engine: Callable[[int], AbstractContextManager[protocol.Engine]]
     call: Callable[[str, Callable[[], Any], bool], Any] = lambda _, step, __: step()
     holder: str = "a job"
-    elsewhere: bool = False
+    cluster: Callable[[int], Cluster | None] = lambda _: None
     observer: writing.Progress | None = None
     limits: Limits = field(default_factory=lambda: build(Limits, {}))
-    machines: Callable[[int], plan.Machines | None] = lambda _: None
 
     def __call__[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
         """Call a step of a job under its name; a second try does no harm, so it may be retried."""

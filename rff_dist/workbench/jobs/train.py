@@ -86,7 +86,7 @@ def train(job: specs.Train, do: steps.Runner, rows: _Opened | None = None) -> Tr
     fit.check_data(data.rows)
     # The longest pass decides whether a cluster is worth starting.
     n_samples = max(data.rows.n_samples, (test or data).rows.n_samples)
-    do.limits.check_before(data.rows, fit.options, do.machines(n_samples))
+    do.limits.check_before(data.rows, fit.options, do.cluster(n_samples))
     with (
         open_run(output, do.holder) as folder,
         do.open_engine(n_samples) as engine,

@@ -14,12 +14,10 @@ Learning 52; Cameron & Miller (2015), A practitioner's guide to cluster-robust i
 Resources 50.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy
@@ -124,7 +122,7 @@ class Comparison(JudgedRows):
     n_folds: int = 0
     notes: tuple[str, ...] = ()
 
-    def with_model(self, name: str, predictions: Predictions) -> Comparison:
+    def with_model(self, name: str, predictions: Predictions) -> Self:
         """Return the comparison with another model, before the last one, which knows no columns."""
         *first, naive = self.predictions
         models = {model: self.predictions.get(model, predictions) for model in (*first, name, naive)}

@@ -31,16 +31,8 @@ def watched[S, **P, R](job: Callable[Concatenate[S, P], R]) -> Callable[Concaten
 
     @wraps(job)
     def run(spec: S, *args: P.args, **options: P.kwargs) -> R:
-        start = time.perf_counter()
-        with tracing.span(f"job {name}"), _lineage(name, spec):
-            _log("job started", name)
-            try:
-                result = job(spec, *args, **options)
-            except BaseException as error:
-                seconds = time.perf_counter() - start
-                _log("job failed", name, kind=errors.kind_of(error), seconds=seconds)
-                raise
-            _log("job finished", name, seconds=time.perf_counter() - start)
+        with tracing.span(f"job {name}"), _telling(name, spec):
+            result = job(spec, *args, **options)
             if tracing.is_on():
                 record = _record_of(result)
                 tracing.note(**{member: record.get(member) for member in _IN_TRACES})
@@ -60,20 +52,22 @@ def part_of(parent: lineage.Parent) -> Iterator[None]:
 
 
 @contextmanager
-def _lineage(name: str, spec: Any) -> Iterator[None]:
-    """Send the lineage events of a job."""
-    events = lineage.events_of(name, spec, _parent.get())
-    if events is None:
-        yield
-        return
+def _telling(name: str, spec: Any) -> Iterator[None]:
+    """Tell the log and lineage of a job's start and its end."""
+    start, events = time.perf_counter(), lineage.events_of(name, spec, _parent.get())
     token = _events.set(events)
+    _log("job started", name)
     try:
         yield
     except BaseException as error:
-        events.end(error)
+        _log("job failed", name, kind=errors.kind_of(error), seconds=time.perf_counter() - start)
+        if events is not None:
+            events.end(error)
         raise
     else:
-        events.end()
+        _log("job finished", name, seconds=time.perf_counter() - start)
+        if events is not None:
+            events.end()
     finally:
         _events.reset(token)
 

@@ -67,13 +67,9 @@ class Effort:
         rows = min(n_rows, max(_FEWEST_ROWS, each // most))
         points = min(CURVE_POINTS, max(_FEWEST_POINTS, each // (CURVES * CURVE_ROWS)))
         curve_rows = min(n_rows, CURVE_ROWS, max(_FEWEST_ROWS, each // (CURVES * points)))
-        return cls(
-            columns=min(most, max(1, each // rows)),
-            rows=rows,
-            curves=min(n_columns, CURVES, max(1, each // (curve_rows * points))),
-            curve_rows=curve_rows,
-            points=points,
-        )
+        columns = min(most, max(1, each // rows))
+        curves = min(n_columns, CURVES, max(1, each // (curve_rows * points)))
+        return cls(columns, rows, curves, curve_rows, points)
 
 
 def columns_section(page: document.Document, sample: PageSample, model: models.RidgeModel) -> None:
@@ -83,14 +79,13 @@ def columns_section(page: document.Document, sample: PageSample, model: models.R
     n_rows = len(sample.X)
     effort = Effort.of(model, n_rows, len(sample.columns))
     predict, losses = _measures(model, sample)
-    page.section(
-        "Which columns matter",
+    about = (
         f"Permutation importance: how much {losses.what} rises when the column is shuffled, ± its standard "
-        "error over rows."
-        + (
-            "" if scales is None else " Relevance: 1 over the column's length scale; the largest is set to 1."
-        ),
     )
+    about += "error over rows."
+    if scales is not None:
+        about += " Relevance: 1 over the column's length scale; the largest is set to 1."
+    page.section("Which columns matter", about)
     rows = np.arange(n_rows)[:: -(-n_rows // effort.rows)]
     X = sample.X[rows]
     chosen = _worth_shuffling(predict(X), X, sample.columns, effort.columns)
@@ -311,11 +306,8 @@ def _draw_curves(
             f"how far the {what} is from that at the column's mean, whatever the other columns are. The "
             "model is a sum of such functions of one column each"
         )
-    page.picture(
-        pictures.png_of(figure),
-        f"{kind}. {'; '.join(words)}.",
-        f"{kind}: {meaning}. Ticks mark the values that were tried.{some}",
-    )
+    caption = f"{kind}: {meaning}. Ticks mark the values that were tried.{some}"
+    page.picture(pictures.png_of(figure), f"{kind}. {'; '.join(words)}.", caption)
 
 
 def _lines(model: models.RidgeModel, sample: PageSample) -> dict[int, str]:

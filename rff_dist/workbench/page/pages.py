@@ -4,7 +4,6 @@ import getpass
 import itertools
 import math
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -20,6 +19,7 @@ from rff_dist.data.columns import Column
 from rff_dist.engines import clock, protocol, serial
 from rff_dist.errors import RFFDistError
 from rff_dist.features import approximation, kinds
+from rff_dist.models.kinds import AnyModel
 from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
@@ -33,71 +33,55 @@ from rff_dist.workbench.results import models as results_models
 from rff_dist.workbench.results import rows as rows_words
 from rff_dist.workbench.results.words import table_words, time_words, value_words
 
+type Times = Callable[[], clock.Times]
 type Result = train.Training | refresh.Updated | cluster.Clustered
 
 
-def page_of(
-    result: Result,
-    job: Any,
-    *,
-    times: Callable[[], clock.Times],
-    command: str | None = None,
-) -> document.Document:
+def page_of(result: Result, job: Any, *, times: Times, command: str | None = None) -> document.Document:
     """Return the page about what a job made: a model that was trained or updated, or clusters.
 
     `job`: its spec.
     `times`: see `model_page`.
     `command`: the line of a shell that repeats the job.
     """
-    made = {"command": command, **_made_by(job)}
+    about: dict[str, Any] = {"times": times, "made": {"command": command, **_made_by(job)}}
     if isinstance(result, cluster.Clustered):
-        return clusters_page(result, job, times=times, made=made)
-    about: dict[str, Any] = {"times": times, "made": made}
+        return clusters_page(result, job, **about)
     if isinstance(result, refresh.Updated):
         assert result.challenger is not None  # else there is nothing to describe
         data = fits.JobData(result.dataset)
         return model_page(data, result.challenger, place=job.model, update=result.record, **about)
-    about |= {"comparison": result.comparison, "metrics": result.metrics}
-    about["version"] = result.published.get("version")
+    about |= fields.values_of(result, "comparison", "metrics") | {"version": result.published["version"]}
     return model_page(result.data, result.model, place=job.destination.model, **about)
 
 
 def clusters_page(
-    clustered: cluster.Clustered,
-    job: specs.Clustering,
-    *,
-    times: Callable[[], clock.Times],
-    made: Mapping[str, Any],
+    clustered: cluster.Clustered, job: specs.Clustering, *, times: Times, made: Mapping[str, Any]
 ) -> document.Document:
     """Return the page about clusters: their sizes, a map and representative rows.
 
     `times`, `made`: see `model_page`.
     """
     dataset, clusters, seed = clustered.dataset, clustered.clusters, job.space.seed
-    page = document.Document(
-        f"Report: {redact(job.model or job.output)}",
-        lead=f"{clusters.n_clusters:,} clusters of {dataset.n_samples:,} rows, by k-means in features.",
-    )
+    lead = f"{clusters.n_clusters:,} clusters of {dataset.n_samples:,} rows, by k-means in features."
+    page = document.Document(f"Report: {redact(job.model or job.output)}", lead=lead)
     sizes = results.sizes_table(clusters.weights, 50)
     page.section("Sizes", f"Inertia {value_words(clusters.inertia)} after Lloyd pass {clusters.n_iter:,}.")
     page.parts.append(sizes)
     if clustered.comparison is not None:
         page.section("Number of clusters", f"{clusters.n_clusters:,} clusters have the largest silhouette.")
         page.parts.append(results.numbers_table(clustered.comparison))
-    page.section(
-        "Map",
-        "A sample of rows in the two directions in which their features vary most. Numbers mark centres.",
-    )
+    about = "A sample of rows in the two directions in which their features vary most. Numbers mark centres."
+    page.section("Map", about)
     view = pictures.view_clusters(dataset, clusters, seed=seed)
-    with tempfile.TemporaryDirectory() as folder:
-        drawn = pictures.save_clusters(Path(folder) / "map.png", view, title="Rows and centres")
-        shares = " and ".join(f"{share:.0%}" for share in view.shares)
-        page.picture(
-            drawn.read_bytes(),
-            f"{len(view.labels):,} rows and {clusters.n_clusters:,} centres in two principal components, "
-            f"which hold {shares} of the variance.",
-            "Similar clusters are neighbours here. Clusters that overlap may differ in other directions.",
-        )
+    figure = pictures.draw_clusters(view, title="Rows and centres")
+    shares = " and ".join(f"{share:.0%}" for share in view.shares)
+    page.picture(
+        pictures.png_of(figure, pictures.FILE_DPI),
+        f"{len(view.labels):,} rows and {clusters.n_clusters:,} centres in two principal components, "
+        f"which hold {shares} of the variance.",
+        "Similar clusters are neighbours here. Clusters that overlap may differ in other directions.",
+    )
     X, _, _ = samples.sample_rows(dataset.without_targets(), seed, n_rows=len(view.labels))
     Z = clusters.feature_map.transform(X, dtype=np.float64)
     names = dataset.column_names
@@ -110,9 +94,7 @@ def clusters_page(
     text = "For each of the largest clusters: the sampled row that is nearest to its centre."
     page.section("Representatives", text + first)
     page.table("Rows that represent their clusters", ("cluster", *map(str, names[:shown])), stand)
-    about_section(page, clusters.card)
-    lineage_section(page, clusters.card, clusters.digest(), made)
-    time_section(page, times)
+    last_sections(page, clusters, made, times)
     return page
 
 
@@ -146,15 +128,9 @@ def write_report(
     Raises DataError if values are not finite; StorageError if the file cannot be written.
     """
     data = fits.JobData(rows, labels)
-    page = model_page(
-        data,
-        model,
-        place=place,
-        times=lambda: times,
-        comparison=judging.compare_new(data, model),
-        metrics=judging.measure_errors(data, model, engine=engine),
-        are_new=True,
-    )
+    comparison = judging.compare_new(data, model)
+    errors: Any = {"comparison": comparison, "metrics": judging.measure_errors(data, model, engine=engine)}
+    page = model_page(data, model, place=place, times=lambda: times, are_new=True, **errors)
     return html.write_page(page, path)
 
 
@@ -163,7 +139,7 @@ def model_page(
     model: models.RidgeModel,
     *,
     place: str,
-    times: Callable[[], clock.Times],
+    times: Times,
     comparison: verdict.Comparison | None = None,
     metrics: Mapping[str, Any] | None = None,
     update: Mapping[str, Any] | None = None,
@@ -208,7 +184,9 @@ def model_page(
     if comparison is not None and comparison.classes is not None:
         _confusion_section(page, comparison, comparison.classes)
     elif comparison is not None:
-        _residual_section(page, comparison, sample, model)
+        _residual_section(page, comparison, sample)
+        if comparison.by == "test":
+            _interval_table(page, comparison, model, sample.targets)
     columns.columns_section(page, sample, model)
     whose = "new rows" if are_new else f"the training rows, of {redact(data.rows.url or 'memory')}"
     page.section("Data", f"{len(sample.X):,} of {whose}.", folded=True)
@@ -216,9 +194,7 @@ def model_page(
     _choice_section(page, model)
     _approximation_section(page, data.rows, model)
     made = {**made, "split": split, "test data": None if metrics is None else metrics["test_data"]}
-    about_section(page, model.card)
-    lineage_section(page, model.card, model.digest(), made)
-    time_section(page, times)
+    last_sections(page, model, made, times)
     return page
 
 
@@ -311,36 +287,20 @@ def _draw_scores(page: document.Document, comparison: verdict.Comparison) -> Non
 def _worst_rows(
     page: document.Document, comparison: verdict.Comparison, sample: columns.PageSample, target: int
 ) -> None:
-    residuals = comparison.y[:, target] - comparison.ours.values[:, target]
-    name, shown = sample.targets[target], sample.columns[:6]
-    called = comparison.numbers if comparison.ids is None else comparison.ids
-    page.table(
-        "Rows with the largest errors",
-        (
-            "row, from 0" if comparison.ids is None else "id",
-            f"observed {name}",
-            "predicted",
-            "error",
-            *(column.name for column in shown),
-        ),
-        [
-            (
-                f"{called[row]}",
-                value_words(float(comparison.y[row, target])),
-                float(comparison.ours.values[row, target]),
-                float(residuals[row]),
-                *(column.cell(comparison.X[row]) for column in shown),
-            )
-            for row in np.argsort(-np.abs(residuals), kind="stable")[:5]
-        ],
-    )
+    observed, predicted = comparison.y[:, target], comparison.ours.values[:, target]
+    residuals, shown = observed - predicted, sample.columns[:6]
+    what, called = ("row, from 0", comparison.numbers) if comparison.ids is None else ("id", comparison.ids)
+    rows = []
+    for row in np.argsort(-np.abs(residuals), kind="stable")[:5]:
+        cells = (column.cell(comparison.X[row]) for column in shown)
+        figures = value_words(float(observed[row])), float(predicted[row]), float(residuals[row])
+        rows.append((f"{called[row]}", *figures, *cells))
+    header = (what, f"observed {sample.targets[target]}", "predicted", "error")
+    page.table("Rows with the largest errors", (*header, *(column.name for column in shown)), rows)
 
 
 def _residual_section(
-    page: document.Document,
-    comparison: verdict.Comparison,
-    sample: columns.PageSample,
-    model: models.RidgeModel,
+    page: document.Document, comparison: verdict.Comparison, sample: columns.PageSample
 ) -> None:
     page.section("Predicted and observed", f"{comparison.rows_words}.")
     shown = slice(None, None, -(-comparison.n_rows // columns.SAMPLE_ROWS))
@@ -374,8 +334,6 @@ def _residual_section(
         )
         _draw_residuals_by_column(page, residuals, comparison.X[shown], sample)
         _worst_rows(page, comparison, sample, target)
-    if comparison.by == "test":
-        _interval_table(page, comparison, model, sample.targets)
 
 
 def _draw_residuals_by_column(
@@ -391,18 +349,12 @@ def _draw_residuals_by_column(
         pictures.plain_axes(axes, sample.names[column], "" if axes is not panels[0] else _RESIDUAL)
         columns.label_values(axes, sample, column)
     names = ", ".join(sample.names[column] for column in order)
-    page.picture(
-        pictures.png_of(figure),
-        f"Residuals against {names}.",
-        "Residuals against the columns that they vary most with. A trend is what the model misses.",
-    )
+    words = "Residuals against the columns that they vary most with. A trend is what the model misses."
+    page.picture(pictures.png_of(figure), f"Residuals against {names}.", words)
 
 
 def _interval_table(
-    page: document.Document,
-    comparison: verdict.Comparison,
-    model: models.RidgeModel,
-    targets: Sequence[str],
+    page: document.Document, comparison: verdict.Comparison, model: models.RidgeModel, targets: Sequence[str]
 ) -> None:
     """Add a table of the coverage of prediction intervals on test rows."""
     # Without held-out residuals intervals take a Cholesky factor of the Gram, of D³/3 operations.
@@ -427,19 +379,12 @@ def _interval_table(
         for target, name in enumerate(targets[: columns.CURVES]):
             hits = inside[:, target].astype(np.float64)
             share, low, high = verdict.share_with_interval(hits, weights, groups)
-            found.append(
-                (
-                    f"{level:.0%}" if len(targets) == 1 else f"{name}, {level:.0%}",
-                    f"{share:.1%}",
-                    f"{low:.1%} to {high:.1%}",
-                    float((upper - lower)[:, target].mean()),
-                )
-            )
-    page.table(
-        f"Prediction intervals, from {predict.intervals_by(model)}, on {len(observed):,} test rows",
-        ("wanted coverage", "measured coverage", f"its {verdict.LEVEL:.0%} interval", "mean width"),
-        found,
-    )
+            wanted = f"{level:.0%}" if len(targets) == 1 else f"{name}, {level:.0%}"
+            width = float((upper - lower)[:, target].mean())
+            found.append((wanted, f"{share:.1%}", f"{low:.1%} to {high:.1%}", width))
+    caption = f"Prediction intervals, from {predict.intervals_by(model)}, on {len(observed):,} test rows"
+    header = ("wanted coverage", "measured coverage", f"its {verdict.LEVEL:.0%} interval", "mean width")
+    page.table(caption, header, found)
 
 
 def _confusion_section(page: document.Document, comparison: verdict.Comparison, names: Sequence[str]) -> None:
@@ -447,19 +392,12 @@ def _confusion_section(page: document.Document, comparison: verdict.Comparison, 
     truth, said, logs = comparison.y, comparison.ours.values, comparison.ours.log_probabilities
     counts = np.zeros((len(names), len(names)), np.int64)
     np.add.at(counts, (truth, said), 1)
-    shown = names[:30]
-    page.table(
-        "Rows by true class and predicted class",
-        ("class", *(f"predicted {name}" for name in shown), "recall"),
-        [
-            (
-                name,
-                *counts[i, : len(shown)].tolist(),
-                f"{counts[i, i] / counts[i].sum():.1%}" if counts[i].any() else None,
-            )
-            for i, name in enumerate(shown)
-        ],
-    )
+    shown, by_class = names[:30], []
+    for i, name in enumerate(shown):
+        recall = f"{counts[i, i] / counts[i].sum():.1%}" if counts[i].any() else None
+        by_class.append((name, *counts[i, : len(shown)].tolist(), recall))
+    header = ("class", *(f"predicted {name}" for name in shown), "recall")
+    page.table("Rows by true class and predicted class", header, by_class)
     if logs is None:
         return
     chances = np.exp(logs)
@@ -473,11 +411,8 @@ def _confusion_section(page: document.Document, comparison: verdict.Comparison, 
         if inside.any():
             means = (f"{of_rows[inside].mean():.0%}" for of_rows in (sure, right))
             rows.append((f"{low:.0%} to {high:.0%}", int(inside.sum()), *means))
-    page.table(
-        "Calibration: the probability of the predicted class, and the share that is right",
-        ("probability", "rows", "mean probability", "share right"),
-        rows,
-    )
+    caption = "Calibration: the probability of the predicted class, and the share that is right"
+    page.table(caption, ("probability", "rows", "mean probability", "share right"), rows)
 
 
 def _draw_roc(page: document.Document, positive: NDArray[np.bool_], scores: NDArray[Any], name: str) -> None:
@@ -501,24 +436,16 @@ def _draw_roc(page: document.Document, positive: NDArray[np.bool_], scores: NDAr
 def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
     page.section("How it was chosen", folded=True)
     page.parts.append(results_models.choice_facts(model))
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            drawn = pictures.save_choice(
-                model,
-                Path(folder) / "choice.png",
-                title="Error by penalty (alpha)",
-                about=kinds.kind_of(model.feature_map),
-            )
-        except RFFDistError as error:
-            page.say(f"The errors are not drawn: {error}", note=True)
-        else:
-            if drawn is not None:
-                best = f"alpha = {value_words(model.plain_alpha)}, D = {model.feature_map.n_components:,}"
-                page.picture(
-                    drawn.read_bytes(),
-                    f"Error against alpha; the chosen place is {best}.",
-                    f"Chosen: {best}.",
-                )
+    about, title = kinds.kind_of(model.feature_map), "Error by penalty (alpha)"
+    try:
+        figure = pictures.draw_choice(model, title=title, about=about)
+    except RFFDistError as error:
+        page.say(f"The errors are not drawn: {error}", note=True)
+        figure = None
+    if figure is not None:
+        best = f"alpha = {value_words(model.plain_alpha)}, D = {model.feature_map.n_components:,}"
+        alt = f"Error against alpha; the chosen place is {best}."
+        page.picture(pictures.png_of(figure, pictures.FILE_DPI), alt, f"Chosen: {best}.")
     candidates = model.card.get("candidates", [])
     if len(candidates) > 1:
         page.parts.append(results_models.candidates_table(candidates, 20))
@@ -531,35 +458,26 @@ def _approximation_section(
     if kernel is None or model.feature_map.n_components > MAX_APPROXIMATED:
         return
     try:
-        errors = approximation.approximation_error(
-            kernel,
-            model.feature_map,
-            dataset.without_targets(),
-            n_samples=min(200, dataset.n_samples // 4),  # the four samples are disjoint
-            n_repeats=4,
-        )
+        # the four samples are disjoint
+        sampled: Any = {"n_samples": min(200, dataset.n_samples // 4), "n_repeats": 4}
+        inputs = dataset.without_targets()
+        errors = approximation.approximation_error(kernel, model.feature_map, inputs, **sampled)
     except RFFDistError as error:
         page.section("Approximation of the kernel", f"It was not measured: {error}", folded=True)
         return
-    page.section(
-        "Approximation of the kernel",
-        f"How far products of features are from the kernel's values, on {errors.n_repeats} samples of "
-        f"{errors.n_samples:,} rows.",
-        folded=True,
-    )
+    rows = f"{errors.n_repeats} samples of {errors.n_samples:,} rows"
+    about = f"How far products of features are from the kernel's values, on {rows}."
+    page.section("Approximation of the kernel", about, folded=True)
     if errors.max.high < NEGLIGIBLE:
         page.say(f"They agree to within {NEGLIGIBLE:g}.")
         return
-    measures = {
-        "mean, of an entry": errors.mean,
-        "largest, of an entry": errors.max,
-        "operator norm, as a share of the kernel's": errors.relative_operator_norm,
-    }
-    page.table(
-        "Error, and the confidence interval of its mean over samples",
-        ("measure", "error", "lower", "upper"),
-        [(name, *astuple(interval)) for name, interval in measures.items()],
-    )
+    measured = [
+        ("mean, of an entry", *astuple(errors.mean)),
+        ("largest, of an entry", *astuple(errors.max)),
+        ("operator norm, as a share of the kernel's", *astuple(errors.relative_operator_norm)),
+    ]
+    caption = "Error, and the confidence interval of its mean over samples"
+    page.table(caption, ("measure", "error", "lower", "upper"), measured)
 
 
 # -- the section on a model's errors on rows that it was not trained on ----------------------------
@@ -582,11 +500,8 @@ def score_section(
     if metrics is not None and not whole:  # else the table of all models says it
         _own_table(page, f"Test: on all {metrics['n_samples']:,} rows of {metrics['test_data']}", metrics)
     if gate is not None:
-        page.table(
-            f"Test: on {gate['held_out']}",
-            ("model", describe.TITLES["rmse"]),
-            [("this model", gate["challenger"]), ("the model before", gate["champion"])],
-        )
+        both = [("this model", gate["challenger"]), ("the model before", gate["champion"])]
+        page.table(f"Test: on {gate['held_out']}", ("model", describe.TITLES["rmse"]), both)
     if comparison is not None:
         _draw_scores(page, comparison)
         header, rows = comparison.table()
@@ -610,20 +525,15 @@ def _own_table(page: document.Document, caption: str, errors: Mapping[str, Any])
 # -- the sections on provenance and on the times of the job ----------------------------------------
 
 
-def about_section(page: document.Document, card: Mapping[str, Any]) -> None:
-    """Add the section on what a model is for, if its file `card` says it."""
+def last_sections(page: document.Document, model: AnyModel, made: Mapping[str, Any], times: Times) -> None:
+    """Add what a model is for, if its file `card` says it; its data, packages and digests; and all times.
+
+    `made`: facts on how it was made; facts of None are left out.
+    """
+    card = model.card
     if cards.ABOUT in card:
         page.section("Intended use")
         page.parts.append({name.replace("_", " "): text for name, text in card[cards.ABOUT].items()})
-
-
-def lineage_section(
-    page: document.Document, card: Mapping[str, Any], digest: str, made: Mapping[str, Any]
-) -> None:
-    """Add the section on data, packages and digests of the model.
-
-    `made`: facts on how it was made, which come first; facts of None are left out.
-    """
     page.section("Provenance", folded=True)
     packages = card.get("environment", {}).get("packages", {})
     facts = {
@@ -634,10 +544,21 @@ def lineage_section(
         "data table": table_words(card.get("data_table")),
         "data fingerprint": card.get("data_fingerprint"),
         "statistics digest": card.get("statistics_digest"),
-        "model digest": digest,
+        "model digest": model.digest(),
         "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
     }
     page.parts.append({name: value for name, value in facts.items() if value})
+    spent = times()  # the last: the time of the page itself is in it
+    page.section("Time", "From the start of the job until this page was made.", folded=True)
+    total = spent.seconds["total"]
+    phases = [(name, value, f"{value / total:.0%}") for name, value in spent.seconds.items()]
+    page.table("Seconds by phase", ("phase", "seconds", "share"), phases)
+    if spent.products is not None:
+        page.say(
+            f"In “accumulate” features were multiplied {clock.products_words(spent.products)}: the speed of "
+            "one thread that multiplies in this way, times the number of threads.",
+            note=True,
+        )
 
 
 def commit_of_folder() -> str | None:
@@ -648,21 +569,3 @@ def commit_of_folder() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip().replace("-dirty", ", with changes that are not committed")
-
-
-def time_section(page: document.Document, times: Callable[[], clock.Times]) -> None:
-    """Add the section on the time of each phase, the last one: the time of the page itself is in it."""
-    spent = times()
-    page.section("Time", "From the start of the job until this page was made.", folded=True)
-    total = spent.seconds["total"]
-    page.table(
-        "Seconds by phase",
-        ("phase", "seconds", "share"),
-        [(name, value, f"{value / total:.0%}") for name, value in spent.seconds.items()],
-    )
-    if spent.products is not None:
-        page.say(
-            f"In “accumulate” features were multiplied {clock.products_words(spent.products)}: the speed of "
-            "one thread that multiplies in this way, times the number of threads.",
-            note=True,
-        )

@@ -1,7 +1,6 @@
-"""Pictures of results as PNGs: figures that need no display and share no state.
+"""Pictures of results: figures that need no display and share no state, and their PNGs.
 
-The folder of `path` is created, and an existing file is replaced once the new one is complete. Titles and
-subtitles stand above the axes.
+Titles and subtitles stand above the axes.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import DataError
+from rff_dist.features import approximation
 from rff_dist.fitting import predicting
 from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.numerics import machine
@@ -36,120 +36,99 @@ MUTED = "#6b6b6b"
 BLUE = "#0b6e99"
 _COLOURS = (BLUE, "#c2410c", "#4d7c0f")
 _WIDTH_INCHES = 4.3
-_DPI = 160
+FILE_DPI = 160
 _MAX_LINES = 9
 _MAX_NUMBERS = 40
 _MAX_CANDIDATES = 30
 # Okabe & Ito 2008, without black and yellow: colour-blind readers can tell them apart.
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MARKERS = "o^sDvP*"
+# Errors of features, in words, and the theory that bounds them.
+_OF_APPROXIMATION = {
+    "mean": ("mean |z(x)'z(y) − k(x, y)|", "closed-form standard deviation"),
+    "max": ("largest |z(x)'z(y) − k(x, y)|", "Hoeffding, all pairs of rows"),
+    "relative_operator_norm": ("‖ZZ' − K‖ / ‖K‖", "matrix Bernstein, in expectation"),
+}
 
 
-@dataclass(frozen=True, eq=False)
-class Panel:
-    """One picture of a comparison.
+def draw_comparison(panels: Sequence[tuple[NDArray[Any], str, str]], title: str) -> Figure:
+    """Draw pictures side by side, at about the resolution of a screen.
 
-    `image`: real array of shape (height, width, 3). Red, green and blue from 0 to 1; other values are
-      clipped, as on any screen.
-    `title`, `caption`: texts above and below the image.
-    """
-
-    image: NDArray[Any]
-    title: str
-    caption: str = ""
-
-
-def save_comparison(path: PathLike, panels: Sequence[Panel], title: str) -> Path:
-    """Save pictures side by side as one PNG, at about the resolution of a screen.
-
-    `panels`: sequence of Panel, from left to right.
+    `panels`: from left to right, an image and the texts above and below it. Images are real arrays of shape
+      (height, width, 3): red, green and blue from 0 to 1; other values are clipped, as on any screen.
     `title`: above all panels.
-    Raises StorageError if the file cannot be written.
     """
-    height, width = panels[0].image.shape[:2]
+    height, width = panels[0][0].shape[:2]
     panel_inches = _WIDTH_INCHES * height / width
     width_inches = _WIDTH_INCHES * len(panels) + 0.4
     figure = figure_of(width_inches, panel_inches + 1.05, title=title, pads=(0.08, 0.06))
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        axes.imshow(np.clip(panel.image, 0.0, 1.0))
-        axes.set_title(panel.title, parse_math=False, loc="left", fontsize=11, color=INK)
-        axes.set_xlabel(panel.caption, parse_math=False, loc="left", fontsize=9.5, color=MUTED)
+    drawn = zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)
+    for axes, (image, above, below) in drawn:
+        axes.imshow(np.clip(image, 0.0, 1.0))
+        axes.set_title(above, parse_math=False, loc="left", fontsize=11, color=INK)
+        axes.set_xlabel(below, parse_math=False, loc="left", fontsize=9.5, color=MUTED)
         axes.set_xticks([])
         axes.set_yticks([])
         for spine in axes.spines.values():
             spine.set_visible(False)
-    return _save(figure, Path(path))
+    return figure
 
 
-@dataclass(frozen=True, eq=False)
-class ErrorSeries:
-    """One measure of an error against the number of components.
-
-    `label`: what is measured.
-    `values`, `low`, `high`: real arrays of shape (n_points,). The measure and its interval.
-    `bound`: real array of shape (n_points,), or None. Theory's bound on the measure.
-    `bound_label`: the theory's name.
-    """
-
-    label: str
-    values: NDArray[Any]
-    low: NDArray[Any]
-    high: NDArray[Any]
-    bound: NDArray[Any] | None = None
-    bound_label: str = ""
-
-
-def save_error_curve(
-    path: PathLike,
-    n_components: Sequence[int],
-    series: Sequence[ErrorSeries],
+def draw_error_curve(
+    curve: Sequence[approximation.ApproximationError],
+    bounds: Sequence[Mapping[str, float | None]],
     *,
     title: str,
     subtitle: str = "",
     wanted: float,
-) -> Path:
-    """Save errors against the number of components as a PNG, on logarithmic axes, next to lines of 1/√D.
+) -> Figure:
+    """Draw errors against the number of components, on logarithmic axes, next to lines of 1/√D.
 
-    `n_components`: sequence of int of shape (n_points,).
-    `series`: sequence of ErrorSeries. Bounds are dashed, in the colour of their measure.
+    `curve`: the errors at each number of components.
+    `bounds`: theory's bounds on them, at each number of components; they are dashed, in the colour of their
+      measure.
     `wanted`: an error to mark by a line.
-    Raises DataError if no error is above 0; StorageError if the file cannot be written.
+    Raises DataError if no error is above 0.
     """
-    D = np.asarray(n_components, np.float64)
-    if not any((np.asarray(measure.values) > 0).any() for measure in series):
+    components = [point.n_components for point in curve]
+    D = np.asarray(components, np.float64)
+    measured = {
+        name: np.array([astuple(getattr(point, name)) for point in curve]).T for name in _OF_APPROXIMATION
+    }
+    if not any((values > 0).any() for values, _, _ in measured.values()):
         raise DataError("all errors are 0; expected one above 0 to draw on logarithmic axes")
     figure = figure_of(8.6, 5.2, title=title)
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log")
     _subtitle(axes, subtitle)
     handles: list[Any] = []
-    for measure, colour in zip(series, _COLOURS * len(series), strict=False):
-        values = np.asarray(measure.values)
-        bars = np.abs(np.stack([values - measure.low, measure.high - values]))
+    for (name, (values, low, high)), colour in zip(measured.items(), _COLOURS, strict=True):
+        label, theory = _OF_APPROXIMATION[name]
+        bars = np.abs(np.stack([values - low, high - values]))
         style: dict[str, Any] = {"color": colour, "marker": "o", "ms": 4.5, "lw": 1.8, "capsize": 3}
-        handles.append(axes.errorbar(D, values, yerr=bars, label=measure.label, **style))
+        handles.append(axes.errorbar(D, values, yerr=bars, label=label, **style))
         # Errors of independent frequencies fall as 1/√D; those of other designs may fall faster.
         axes.plot(D, values[-1] * np.sqrt(D[-1] / D), color=colour, lw=1.0, ls=":", alpha=0.8)
-        if measure.bound is not None:
-            handles += axes.plot(D, measure.bound, color=colour, lw=1.3, ls="--", label=measure.bound_label)
+        known = [bound[name] for bound in bounds]
+        if None not in known:
+            handles += axes.plot(D, np.array(known, float), color=colour, lw=1.3, ls="--", label=theory)
     handles += axes.plot([], [], color=MUTED, lw=1.0, ls=":", label="1/√D through the last point")
     handles.append(axes.axhline(wanted, color=INK, lw=1.0, label=f"wanted: {wanted:g}"))
-    _label_components(axes, n_components)
+    _label_components(axes, components)
     plain_axes(axes, up="error")
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
-    return _save(figure, Path(path))
+    return figure
 
 
-def save_cross_validation(
-    path: PathLike,
+def draw_cross_validation(
     table: cross_validation.CrossValidation,
     *,
-    title: str = "Cross-validation",
+    title: str = "",
     subtitle: str = "",
     candidates: Sequence[Mapping[str, Any]] = (),
     alpha: float | Sequence[float] | None = None,
-) -> Path:
-    """Save errors against alpha as a PNG; with several D, a second panel shows the least errors against D.
+) -> Figure:
+    """Draw errors against alpha; with several D, a second panel shows the least errors against D.
 
     Bands and bars reach one standard error to either side. Two places are marked: the best, and the smallest
     number of components within one standard error of it, or with a single D the largest such alpha.
@@ -157,7 +136,7 @@ def save_cross_validation(
     `alpha`: the model's, which need not be the best: a line is drawn there. Not for several of them.
     `candidates`: all candidates that were compared, as in `Search.rows`. The best thirty are drawn below, by
       their least errors.
-    Raises DataError if no error is above 0; StorageError if the file cannot be written.
+    Raises DataError if no error is above 0.
     """
     errors = table.scores
     deviations = np.nan_to_num(table.score_standard_errors)  # one split has none
@@ -213,7 +192,7 @@ def save_cross_validation(
             entries.setdefault(text, handle)
     where: dict[str, Any] = {"loc": "outside lower left", "ncols": 3, "frameon": False, "fontsize": 9}
     figure.legend(list(entries.values()), list(entries), **where)
-    return _save(figure, Path(path))
+    return figure
 
 
 def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidates: int) -> None:
@@ -234,96 +213,78 @@ def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidate
     plain_axes(axes, "mean squared error / variance, and its standard error")
 
 
-@dataclass(frozen=True, eq=False)
-class AlphaPath:
-    """The values of a criterion at each alpha, for each target.
-
-    `label`: the criterion.
-    `alphas`: float64 array of shape (n_alphas,).
-    `values`: float64 array of shape (n_alphas, n_targets). Values that are not finite leave gaps.
-    `logarithmic`: whether the axis of the values is logarithmic.
-    """
-
-    label: str
-    alphas: FloatArray
-    values: FloatArray
-    logarithmic: bool = True
-
-
-def save_alpha_paths(
-    path: PathLike,
-    paths: Sequence[AlphaPath],
+def draw_alpha_paths(
+    alphas: FloatArray,
+    paths: Mapping[str, tuple[FloatArray, str]],
     *,
     chosen: ArrayLike,
     labels: Sequence[str],
     title: str,
     subtitle: str = "",
-) -> Path:
-    """Save values against alpha as a PNG, one panel for each path and one line for each target.
+) -> Figure:
+    """Draw values against alpha, one panel for each path and one line for each target.
 
+    `alphas`: float64 array of shape (n_alphas,).
+    `paths`: by criterion, its values, float64 array of shape (n_alphas, n_targets), and the scale of its
+      axis, log or linear. Values that are not finite leave gaps.
     `chosen`: float or array of shape (n_targets,). The alpha to mark, or one for each target.
     `labels`: sequence of str of length n_targets. The targets' names. Only the first nine targets are drawn.
-    Raises StorageError if the file cannot be written.
     """
     figure = figure_of(2.4 + 5.2 * len(paths), 4.6, title=title)
     shown = min(len(labels), _MAX_LINES)
     colours = _shades(shown)
     panels = figure.subplots(1, len(paths), squeeze=False)[0]
-    for axes, criterion in zip(panels, paths, strict=True):
-        values = np.where(np.isfinite(criterion.values), criterion.values, np.nan)
+    for axes, (criterion, (path, scale)) in zip(panels, paths.items(), strict=True):
+        values = np.where(np.isfinite(path), path, np.nan)
         for target in range(shown):
             style = {"color": colours[target], "lw": 1.8, "marker": ".", "ms": 4}
-            axes.plot(criterion.alphas, values[:, target], label=labels[target], **style)
+            axes.plot(alphas, values[:, target], label=labels[target], **style)
         for alpha in np.unique(np.atleast_1d(np.asarray(chosen))[: len(_COLOURS)]):
             axes.axvline(alpha, color=_COLOURS[1], lw=1.2, ls="--", label=f"chosen: {alpha:.3g}")
-        axes.set(xscale="log", yscale="log" if criterion.logarithmic else "linear")
+        axes.set(xscale="log", yscale=scale)
         axes.yaxis.set_major_formatter("{x:g}")
-        if criterion.logarithmic:
+        if scale == "log":
             axes.yaxis.set_minor_formatter("{x:g}")
-        plain_axes(axes, "alpha", criterion.label)
+        plain_axes(axes, "alpha", criterion)
     _subtitle(panels[0], subtitle)
     handles, names = panels[0].get_legend_handles_labels()
     if shown < len(labels):
         names[shown - 1] += f" (of {len(labels):,} targets)"
     figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=9)
-    return _save(figure, Path(path))
+    return figure
 
 
-def save_clusters(path: PathLike, view: ClusterView, *, title: str, subtitle: str = "") -> Path:
-    """Save rows in two kernel principal components as a PNG, in the colours and shapes of their clusters.
+def draw_clusters(view: ClusterView, *, title: str, subtitle: str = "") -> Figure:
+    """Draw rows in two kernel principal components, in the colours and shapes of their clusters.
 
-    `view`: from `workbench.page.pictures.view_clusters`. Up to 40 clusters have their numbers at their
-      centres, unless they have no rows in the view.
-    Raises DataError if there is no row; StorageError if the file cannot be written.
+    Up to 40 clusters have their numbers at their centres, unless they have no rows in the view.
+
+    Raises DataError if there is no row.
     """
     if not len(view.scores):
         raise DataError("there is nothing to draw; expected at least 1 row")
     figure = figure_of(7.6, 6.2, title=title)
     axes = figure.subplots()
     _subtitle(axes, subtitle)
-    looks = [_look(i) for i in range(len(view.centres))]
     for i in np.unique(view.labels):
         across, up = view.scores[view.labels == i].T
-        colour, marker = looks[i]
+        colour, marker = _look(i)
         axes.scatter(across, up, s=13, color=colour, marker=marker, alpha=0.75, linewidths=0, zorder=3)
-    if len(view.centres) <= _MAX_NUMBERS:
-        for i in np.unique(view.labels):
-            box = {"boxstyle": "circle,pad=0.22", "fc": "white", "ec": looks[i][0], "lw": 1.6}
+        if len(view.centres) <= _MAX_NUMBERS:
+            box = {"boxstyle": "circle,pad=0.22", "fc": "white", "ec": colour, "lw": 1.6}
             x, y = view.centres[i]
             axes.text(x, y, str(i), ha="center", va="center", fontsize=8.5, color=INK, bbox=box, zorder=4)
     first, second = (f"{share:.1%} of the variance" for share in view.shares)
     words = "kernel principal component"
     plain_axes(axes, f"first {words}, {first}", f"second {words}, {second}")
-    return _save(figure, Path(path))
+    return figure
 
 
-def save_clustering(
-    path: PathLike, dataset: blocks.Dataset, clusters: starts.Clusters, *, seed: int, title: str
-) -> Path:
-    """Save a picture of a seeded sample of a dataset's rows in their clusters, see `save_clusters`."""
+def draw_clustering(dataset: blocks.Dataset, clusters: starts.Clusters, *, seed: int, title: str) -> Figure:
+    """Draw a seeded sample of a dataset's rows in their clusters, see `draw_clusters`."""
     view = view_clusters(dataset, clusters, seed=seed)
     words = f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of {dataset.n_samples:,}"
-    return save_clusters(path, view, title=title, subtitle=words)
+    return draw_clusters(view, title=title, subtitle=words)
 
 
 def figure_of(
@@ -417,51 +378,49 @@ def png_of(figure: Figure, dpi: int = 110) -> bytes:
     return content.getvalue()
 
 
-def _save(figure: Figure, path: Path) -> Path:
-    return documents.write_file(path, png_of(figure, _DPI), what="picture")
+def save(figure: Figure, path: PathLike) -> Path:
+    """Save a figure as a PNG: the folder is created, and a file that is there replaced as a whole.
+
+    Raises StorageError if it cannot be written.
+    """
+    return documents.write_file(Path(path), png_of(figure, FILE_DPI), what="picture")
 
 
-def save_choice(
-    model: models.RidgeModel,
-    path: PathLike,
-    *,
-    title: str,
-    about: str,
-    candidates: Sequence[Mapping[str, Any]] = (),
-) -> Path | None:
-    """Draw the errors that a model's alpha was chosen by; return None, and draw nothing, if it was given.
+def draw_choice(
+    model: models.RidgeModel, *, title: str, about: str, candidates: Sequence[Mapping[str, Any]] = ()
+) -> Figure | None:
+    """Draw the errors that a model's alpha was chosen by; return None if it was given.
 
     `model`: need not hold its sums.
-    `path`: of the PNG.
     `title`, `about`: above the axes: the data, and the features.
-    `candidates`: see `save_cross_validation`.
-    Raises DataError if no error is above 0; StorageError if the picture cannot be written.
+    `candidates`: see `draw_cross_validation`.
+    Raises DataError if no error is above 0.
     """
     arrays = model.selection
     if "cv_alphas" in arrays:
         folds = model.card["folds"]
         table = cross_validation.CrossValidation.from_arrays(folding.folds_from_dict(folds), arrays)
         subtitle = f"{about}, {folding.folds_words(folds)}"
-        return save_cross_validation(
-            path, table, title=title, subtitle=subtitle, candidates=candidates, alpha=model.plain_alpha
+        return draw_cross_validation(
+            table, title=title, subtitle=subtitle, candidates=candidates, alpha=model.plain_alpha
         )
     if "press_alphas" in arrays:
-        errors = np.sqrt(arrays["press_errors"])
-        panels = [AlphaPath("leave-one-out RMSE", arrays["press_alphas"], errors)]
+        alphas, errors = arrays["press_alphas"], np.sqrt(arrays["press_errors"])
+        paths = {"leave-one-out RMSE": (errors, "log")}
     elif "alphas" in arrays:
-        panels = [AlphaPath("root of the GCV score", arrays["alphas"], np.sqrt(arrays["scores"]))]
+        alphas, errors = arrays["alphas"], np.sqrt(arrays["scores"])
+        paths = {"root of the GCV score": (errors, "log")}
         if model.card.get("alpha_given") == "evidence":
-            evidences = arrays["log_evidences"]
-            panels.append(AlphaPath("log evidence", arrays["alphas"], evidences, logarithmic=False))
+            paths["log evidence"] = arrays["log_evidences"], "linear"
     else:
         return None
-    if len(panels[0].alphas) < 2:
+    if len(alphas) < 2:
         return None
-    if not (panels[0].values > 0).any():
+    if not (errors > 0).any():
         raise DataError("no error is above 0; expected some to draw on a logarithmic axis")
     subtitle = f"{about}, D = {model.feature_map.n_components:,}"
-    return save_alpha_paths(
-        path, panels, chosen=model.alpha, labels=target_names(model), title=title, subtitle=subtitle
+    return draw_alpha_paths(
+        alphas, paths, chosen=model.alpha, labels=target_names(model), title=title, subtitle=subtitle
     )
 
 

@@ -61,7 +61,7 @@ def test_a_port_of_dask_that_is_open_to_all_is_found():
     )
     try:
         port = process.stdout.readline().strip()
-        assert any(f"port {port} " in words for _, words, _ in found_by(doctor.check_ports()))
+        assert any(f"port {port} " in words for _, words, _ in found_by([doctor.check_ports()]))
     finally:
         process.communicate("")
 
@@ -69,7 +69,7 @@ def test_a_port_of_dask_that_is_open_to_all_is_found():
 def test_a_port_on_the_loopback_interface_is_none():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert all(f"port {port} " not in words for _, words, _ in found_by(doctor.check_ports()))
+        assert all(f"port {port} " not in words for _, words, _ in found_by([doctor.check_ports()]))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_port_on_the_loopback_interface_is_none():
     ],
 )
 def test_a_prefect_server_needs_authentication_and_beyond_this_machine_tls(environment, state):
-    [(found, words, _)] = found_by(doctor.check_prefect(environment))
+    [(found, words, _)] = found_by([doctor.check_prefect(environment)])
     assert found == state
     assert "a:b" not in words
 
@@ -130,13 +130,13 @@ def test_libraries_of_one_kind_are_one_line(monkeypatch):
         for version in ("0.3.30", "0.3.30", "0.3.31")
     ]
     monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: pools)
-    [(state, found, todo)] = found_by(doctor.check_blas())
+    [(state, found, todo)] = found_by([doctor.check_blas()])
     assert (state, found.count("0.3.30"), todo.count("OMP_NUM_THREADS")) == ("warn", 1, 1)
 
 
 def test_a_processor_without_an_instruction_is_no_warning(monkeypatch):
     wrong = MeasuredWays(choice.measure().rates[:1], {"bytes": "this processor has no instruction …"})
     monkeypatch.setattr(choice, "measure", lambda: wrong)
-    [(state, found, todo)] = found_by(doctor.check_products())
+    [(state, found, todo)] = found_by([doctor.check_products()])
     assert (state, todo) == ("ok", "")
     assert "results are the same, in more time" in found

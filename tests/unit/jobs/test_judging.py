@@ -17,7 +17,8 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.workbench.jobs import judging
 from rff_dist.workbench.jobs.fits import Fit, JobData
-from rff_dist.workbench.jobs.trees import fit_trees
+from rff_dist.workbench.jobs.train import Training
+from rff_dist.workbench.jobs.trees import with_trees
 from rff_dist.workbench.jobs.verdict import LINEAR, OURS, TREES
 
 ENGINE = SerialEngine()
@@ -149,18 +150,18 @@ def test_trees_get_all_rows_or_there_is_no_conclusion():
     test = make_rows(300, seed=1)
     data = JobData(ArrayDataset(X, y))
     found, fitted = compare(data, JobData(ArrayDataset(*test)), alpha=0.1)
-    given = {"seconds": 300.0, "seed": 0}
-    trees = fit_trees(data, fitted.model, found, most_bytes=10**9, **given)
+    training = Training(data, fitted, {}, {"fit_seconds": 300.0}, {}, None, found)
+    whole = with_trees(training, seed=0, most_bytes=10**9).comparison
+    trees = whole.predictions[TREES]
     expected = HistGradientBoostingRegressor(early_stopping=False, random_state=0).fit(X, y).predict(test[0])
     np.testing.assert_allclose(trees.values[:, 0], expected, rtol=1e-9)
     assert trees.handicap is None
     assert "100 trees on 2,000 rows" in trees.about
-    assert TREES in found.with_model(TREES, trees).differences
-    few = fit_trees(data, fitted.model, found, most_bytes=1, **given)
-    assert few.handicap == "memory holds 1,000 of the 2,000 rows to train them on"
-    verdict = found.with_model(TREES, few).verdict
-    assert "No conclusion on boosted trees" in verdict
-    assert found.with_model(TREES, few).differences.keys() == {LINEAR, "the mean"}
+    assert TREES in whole.differences
+    few = with_trees(training, seed=0, most_bytes=1).comparison
+    assert few.predictions[TREES].handicap == "memory holds 1,000 of the 2,000 rows to train them on"
+    assert "No conclusion on boosted trees" in few.verdict
+    assert few.differences.keys() == {LINEAR, "the mean"}
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -170,7 +171,8 @@ def test_trees_of_classes_give_each_class_its_own_probability():
     data = JobData(ArrayDataset(X[rows]), MemoryColumn(labels[rows]))
     test = JobData(ArrayDataset(X[~rows]), MemoryColumn(labels[~rows]))
     found, fitted = compare(data, test, loss="squared", alpha=0.1)
-    trees = fit_trees(data, fitted.model, found, seconds=1.0, seed=0, most_bytes=10**9)
+    training = Training(data, fitted, {}, {"fit_seconds": 1.0}, {}, None, found)
+    trees = with_trees(training, seed=0, most_bytes=10**9).comparison.predictions[TREES]
     np.testing.assert_allclose(np.exp(trees.log_probabilities).sum(axis=1), 1, rtol=1e-9)
     np.testing.assert_array_equal(trees.log_probabilities.argmax(axis=1), trees.values)
     assert found.predictions.keys() >= {OURS, LINEAR}

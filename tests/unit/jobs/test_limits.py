@@ -54,7 +54,7 @@ def test_a_fit_that_needs_too_much_is_refused_before_its_cluster_starts(
         yield SerialEngine(1)
 
     given = {"data": data, "model": str(tmp_path / "model"), **FIT, "n_components": n_components}
-    runner = Runner(open_engine, limits=limited, machines=lambda _: machines_of(cluster))
+    runner = Runner(open_engine, limits=limited, cluster=lambda _: cluster)
     with refuses(PlanError, *named):
         train(build(Train, given), runner)
     assert opened == []
