@@ -81,8 +81,8 @@ def columns_section(page: document.Document, sample: PageSample, model: models.R
     predict, losses = _measures(model, sample)
     about = (
         f"Permutation importance: how much {losses.what} rises when the column is shuffled, ± its standard "
+        "error over rows."
     )
-    about += "error over rows."
     if scales is not None:
         about += " Relevance: 1 over the column's length scale; the largest is set to 1."
     page.section("Which columns matter", about)
