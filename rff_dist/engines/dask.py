@@ -137,6 +137,9 @@ class DaskEngine(Engine):
             "memory_limit": memory_limit,
         }
         dask_cluster.check_parameters(scheduler, client, size=size, security=security)
+        own = Cluster(
+            n_workers=n_workers, min_workers=min_workers, n_threads=threads_per_worker, memory=memory_limit
+        )
         self.observers = tuple(observers)
         self._topic = f"{worker.TOPIC}{uuid.uuid4().hex}"
         self._cluster: Any | None = None
@@ -154,12 +157,7 @@ class DaskEngine(Engine):
         else:
             if cluster is None:
                 cluster = dask_cluster.start_cluster(
-                    Cluster(
-                        n_workers=n_workers,
-                        min_workers=min_workers,
-                        n_threads=threads_per_worker,
-                        memory=memory_limit,
-                    ),
+                    own,
                     security=security,
                     n_wanted=lambda: sum(running.n_left for running in tuple(self._passes.values())),
                 )
