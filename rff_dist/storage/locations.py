@@ -251,7 +251,7 @@ def explain(error: BaseException) -> str:
 
 
 @contextmanager
-def reaching(what: str, key: str = "") -> Iterator[None]:
+def reaching(what: str, key: str = "", advice: str = _CHECK) -> Iterator[None]:
     """Turn all errors into StorageError: `what` cannot be done, and `key` is what it was about."""
     try:
         yield
@@ -259,7 +259,7 @@ def reaching(what: str, key: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         about = f"{key}: " if key else ""
-        raise StorageError(f"{what} ({about}{explain(error)}). {_CHECK}") from error
+        raise StorageError(f"{what} ({about}{explain(error)}). {advice}") from error
 
 
 def exists(location: Location) -> bool:

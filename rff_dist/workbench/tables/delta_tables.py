@@ -14,7 +14,7 @@ from rff_dist.errors import DataError, StorageError
 from rff_dist.lazy import require
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
-from rff_dist.workbench.tables.lakes import Feed, Lake, reading
+from rff_dist.workbench.tables.lakes import Feed, Lake
 
 _CHANGE, _COMMIT = "_change_type", "_commit_version"
 
@@ -27,7 +27,8 @@ def open_delta(location: locations.Location) -> Lake:
     deltalake = require(
         "deltalake", f"{location} is a Delta table, which needs the package deltalake", "delta"
     )
-    as_delta = partial(reading, location, "a Delta table")
+    # errors of stores, DataFusion and Arrow, which have no common class
+    as_delta = partial(locations.reaching, f"{location} cannot be read as a Delta table")
     with as_delta():
         table = deltalake.DeltaTable(location.url)
         schema: Any = pyarrow.schema(table.schema().to_arrow())

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,9 +13,9 @@ import pyarrow
 from rff_dist.data import columns as row_columns
 from rff_dist.data import row_batches
 from rff_dist.data import sources as row_sources
-from rff_dist.errors import DataError, RFFDistError, StorageError
+from rff_dist.errors import DataError
 from rff_dist.recipes import tables
-from rff_dist.storage import appending, corrections, locations
+from rff_dist.storage import appending, corrections
 from rff_dist.storage.columns import ID
 from rff_dist.typing import IntArray
 from rff_dist.workbench.tables.roles import check_column
@@ -140,18 +139,6 @@ class Changes:
     rows: pyarrow.Table
     ids: np.ndarray
     before: IntArray
-
-
-@contextmanager
-def reading(location: locations.Location, kind: str, advice: str = "") -> Iterator[None]:
-    """Raise StorageError, with advice, if a table of this kind cannot be read."""
-    try:
-        yield
-    except RFFDistError:
-        raise
-    except Exception as error:  # of catalogs, stores, DataFusion and Arrow, which have no common class
-        why = locations.explain(error)
-        raise StorageError(f"{location} cannot be read as {kind}: {why}{advice}") from error
 
 
 def merge(
