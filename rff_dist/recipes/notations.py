@@ -11,21 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rff_dist.errors import DataError
-from rff_dist.lazy import LazyModule
+from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import MISSING_TEXTS, Table, kind_of, listed, to_numbers, to_text
 from rff_dist.typing import FloatArray
-
-if TYPE_CHECKING:
-    import pyarrow
-    from pyarrow import compute
-else:
-    pyarrow, compute = LazyModule("pyarrow"), LazyModule("pyarrow.compute")
 
 #: Formats beyond ISO 8601 in which day and month cannot be confused.
 DATE_FORMATS = ["%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"]

@@ -12,12 +12,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rff_dist.errors import DataError, VersionError
-from rff_dist.lazy import LazyModule
+from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.notations import Notation, with_notations
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import (
@@ -32,12 +32,6 @@ from rff_dist.recipes.tables import (
 )
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.typing import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    import pyarrow
-    from pyarrow import compute
-else:
-    pyarrow, compute = LazyModule("pyarrow"), LazyModule("pyarrow.compute")
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 MISSING = "(missing)"  # the level of missing text, if missing values are filled in
