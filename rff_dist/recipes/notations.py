@@ -160,10 +160,8 @@ def find_notations(
         # later tables are read by the notation found here, even if they alone would suggest another
         looked_at |= set(texts)
         notations |= _find(table, texts, numbers, reading)
-    return {
-        name: replace(notation, missing=[*notation.missing, *(reading.missing or [])])
-        for name, notation in notations.items()
-    }
+    given = reading.missing or []
+    return {name: replace(found, missing=[*found.missing, *given]) for name, found in notations.items()}
 
 
 def notation_notes(notations: Mapping[str, Notation], given: Sequence[str] = ()) -> list[str]:
@@ -288,11 +286,9 @@ def _fitting_numbers(texts: pyarrow.Array, counts: pyarrow.Array, *, is_text: bo
         units = words
     if len(units) > 1:  # "$5" and "€5" do not merge
         return {}
-    fits = {
-        decimal: _fitting(Notation("number", decimal, *units), texts, counts, is_text=is_text)
-        for decimal in ".,"
-    }
-    return {decimal: notation for decimal, notation in fits.items() if notation is not None}
+    numbers = [Notation("number", decimal, *units) for decimal in ".,"]
+    fits = [_fitting(number, texts, counts, is_text=is_text) for number in numbers]
+    return {fit.decimal: fit for fit in fits if fit is not None}
 
 
 def _fitting(

@@ -140,9 +140,8 @@ class OneHot:
         """What is done, for people."""
         names = [*self.levels[:_SHOWN_LEVELS], *(["…"] if len(self.levels) > _SHOWN_LEVELS else [])]
         rest = "; one more column for all others" if self.rest else ""
-        return f"one-hot, {len(self.levels):,} levels: {', '.join(names)}{rest}" + _missing_words(
-            self.n_missing
-        )
+        others = rest + _missing_words(self.n_missing)
+        return f"one-hot, {len(self.levels):,} levels: {', '.join(names)}{others}"
 
     @property
     def _is_binary(self) -> bool:
@@ -366,10 +365,7 @@ class Recipe:
                 f"the recipe is of format {str(values.get('format'))[:100]}; this release reads format "
                 f"{_FORMAT}. Use a newer release of rff_dist"
             )
-        columns = [
-            _ENCODERS[part["kind"]](**{name: value for name, value in part.items() if name != "kind"})
-            for part in values["columns"]
-        ]
+        columns = [_ENCODERS[part.pop("kind")](**part) for part in map(dict, values["columns"])]
         notations = {name: Notation(**part) for name, part in values["notations"].items()}
         reading = Reading(**values["reading"])
         return cls(columns, values["left_out"], values["id"], reading, values["notes"], notations)

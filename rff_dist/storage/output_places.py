@@ -40,7 +40,7 @@ from zarr.core.sync import sync
 from rff_dist.errors import OutputBusyError, OutputExistsError, StorageError
 from rff_dist.storage import documents, locations, repositories
 from rff_dist.text import redact
-from rff_dist.typing import Facts
+from rff_dist.typing import Facts, PathLike
 
 logger = logging.getLogger(__name__)
 
@@ -474,7 +474,7 @@ _held: ContextVar[Mapping[str, _Lock | _Watch]] = ContextVar("held places", defa
 
 
 @contextmanager
-def hold(location: str | os.PathLike[str] | locations.Location, *, holder: str) -> Iterator[None]:
+def hold(location: PathLike | locations.Location, *, holder: str) -> Iterator[None]:
     """Let this context alone publish at `location` as long as it lasts.
 
     In a folder other runs are refused at once. In an object store the run that publishes first wins, and the

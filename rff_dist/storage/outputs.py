@@ -1,7 +1,6 @@
 """Outputs that many workers write block by block, such as predictions; a block may be written again."""
 
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from rff_dist.data import blocks, columns
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import documents, groups, locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, create_array, read_rows
+from rff_dist.typing import PathLike
 
 logger = logging.getLogger(__name__)
 
@@ -269,10 +269,10 @@ class Output(StagedOutput):
 
 
 def create_output(
-    url: str | os.PathLike[str],
+    url: PathLike,
     layout: Layout,
     *,
-    inputs: Sequence[str | os.PathLike[str]] = (),
+    inputs: Sequence[PathLike] = (),
     overwrite: bool = False,
     place: locations.Location | None = None,
 ) -> Output:

@@ -85,15 +85,10 @@ class Lake:
     def schema_changes(self, entry: Mapping[str, Any]) -> list[str]:
         """Return in words how the table's columns differ from those of an earlier version."""
         before, now = entry["columns"], self.source.facts[row_sources.TABLE]["columns"]
-        return [
-            *(f"{name!r} was added" for name in now if name not in before),
-            *(f"{name!r} is gone" for name in before if name not in now),
-            *(
-                f"{name!r} is {now[name]}, was {before[name]}"
-                for name in now
-                if before.get(name, now[name]) != now[name]
-            ),
-        ]
+        added = [f"{name!r} was added" for name in now if name not in before]
+        gone = [f"{name!r} is gone" for name in before if name not in now]
+        other = [name for name in now if before.get(name, now[name]) != now[name]]
+        return [*added, *gone, *(f"{name!r} is {now[name]}, was {before[name]}" for name in other)]
 
     def read_changes(self, entry: Mapping[str, Any], columns: Sequence[str], key: str | None) -> "Changes":
         """Return what changed since an earlier version, at most one row of each key.

@@ -152,12 +152,9 @@ def _copied(query: Query, url: Any, n_ingested: int) -> Iterator[tables.Table]:
     """Yield the result of a query of PostgreSQL, which COPY sends as batches of columns."""
     import sqlalchemy
 
-    dbapi = require(
-        "adbc_driver_postgresql.dbapi",
-        "postgresql:// needs the package adbc-driver-postgresql",
-        "postgresql",
-        ". Another driver is named as in postgresql+psycopg://",
-    )
+    why = "postgresql:// needs the package adbc-driver-postgresql"
+    other = ". Another driver is named as in postgresql+psycopg://"
+    dbapi = require("adbc_driver_postgresql.dbapi", why, "postgresql", other)
     telling = partial(_telling, query, url, dbapi.Error, pyarrow.ArrowException, OSError)
     limits = {} if "connect_timeout" in url.query else {"connect_timeout": str(_CONNECT_S)}
     place = url.update_query_dict(limits).render_as_string(hide_password=False)
