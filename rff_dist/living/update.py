@@ -180,9 +180,8 @@ def _changes(
         gone.append(_Change(before, (were - are) | again, age))
         come.append(_Change(dataset, (are - were) | again, age))
     # changes would read no fewer rows than summing all again
-    if sum(differences.count_rows(change.ranges) for change in [*gone, *come]) >= sum(
-        map(differences.count_rows, wanted.values())
-    ):
+    n_changed = sum(differences.count_rows(change.ranges) for change in [*gone, *come])
+    if n_changed >= sum(map(differences.count_rows, wanted.values())):
         return None
     # sums of an update then take 2.8 % of the CPU time of a first fit instead of 4.3 %
     if model.summed.spec.fixed_point:

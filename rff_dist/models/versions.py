@@ -27,7 +27,7 @@ from typing import Any
 from rff_dist import __version__, errors
 from rff_dist.storage import locations, output_places, records
 from rff_dist.text import redact
-from rff_dist.typing import PathLike
+from rff_dist.typing import Facts, PathLike
 
 logger = logging.getLogger(__name__)
 
@@ -135,12 +135,7 @@ class RegisteredModel:
         return None if pointer is None else self.version(pointer.number)
 
     def publish(
-        self,
-        write: Callable[[str], object],
-        *,
-        lineage: Mapping[str, Any],
-        reason: str = "",
-        promote: bool = True,
+        self, write: Callable[[str], object], *, lineage: Facts, reason: str = "", promote: bool = True
     ) -> Version:
         """Store the next version, whole or not at all, and make it the current one.
 

@@ -27,7 +27,7 @@ from rff_dist import __version__
 from rff_dist.data import memory
 from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError, UnsafeModelError
 from rff_dist.storage import arrays, documents, locations, output_places
-from rff_dist.typing import PathLike
+from rff_dist.typing import Facts, PathLike
 
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
@@ -54,12 +54,7 @@ class Record:
 
 
 def write_record(
-    url: PathLike,
-    *,
-    kind: str,
-    metadata: Mapping[str, Any],
-    arrays: Mapping[str, np.ndarray],
-    overwrite: bool = False,
+    url: PathLike, *, kind: str, metadata: Facts, arrays: Mapping[str, np.ndarray], overwrite: bool = False
 ) -> None:
     """Write a record; until it is complete, readers see the one before, or none.
 

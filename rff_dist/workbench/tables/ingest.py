@@ -371,8 +371,8 @@ def _follow(dataset: appending.Editing, lake: lakes.Lake, roles: Roles, message:
     used |= {*(dataset.names("target_names") or ()), *(recipe.inputs if recipe is not None else ())}
     changes = lake.read_changes(since, [name for name in lake.rows.schema.names if name in used], key)
     journal = Journal()
-    rows = array_files.memory_table(lake.rows.name, changes.rows)
-    opened = [Input(lake.source, rows, Path(lake.rows.name))]
+    came = array_files.memory_table(lake.rows.name, changes.rows)
+    opened = [Input(lake.source, came, Path(lake.rows.name))]
     read = [dataset.fit_batch(batch, 0) for batch in read_onto(dataset, opened, roles, journal)]
     facts = _facts(roles, journal, attributes)
     merged = lakes.merge(dataset, lake, changes, read, facts, message)
