@@ -240,11 +240,9 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         Inputs, laziness and errors are those of `predict`.
         """
         check_is_fitted(self)
-        clusters = self._fitted
+        clusters, compute = self._fitted, lloyd_pass.centre_distances
         width = clusters.n_clusters
-        return self._map(
-            X, lloyd_pass.centre_distances, clusters.state, label="distances", width=width, dtype=np.float64
-        )
+        return self._map(X, compute, clusters.state, label="distances", width=width, dtype=np.float64)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return −Σ w·‖z − c‖², with c the nearest centre of each row.

@@ -37,18 +37,11 @@ def export_onnx(model: models.RidgeModel, path: PathLike, *, overwrite: bool = F
     graph = _Graph(onnx)
     slim = write.describe(model)
     outputs = _outputs(graph, slim)
+    inputs = [graph.info("X", onnx.TensorProto.DOUBLE, ["rows", slim.facts["n_features"]])]
+    made = onnx.helper.make_graph(graph.nodes, "rff_dist", inputs, outputs, graph.constants)
+    operators, about = [onnx.helper.make_opsetid("", _OPERATORS)], f"model {model.digest()}"
     model_proto = onnx.helper.make_model(
-        onnx.helper.make_graph(
-            graph.nodes,
-            "rff_dist",
-            [graph.info("X", onnx.TensorProto.DOUBLE, ["rows", slim.facts["n_features"]])],
-            outputs,
-            graph.constants,
-        ),
-        opset_imports=[onnx.helper.make_opsetid("", _OPERATORS)],
-        ir_version=_FORMAT,
-        producer_name="rff_dist",
-        doc_string=f"model {model.digest()}",
+        made, opset_imports=operators, ir_version=_FORMAT, producer_name="rff_dist", doc_string=about
     )
     onnx.checker.check_model(model_proto)
     return documents.write_file(place, model_proto.SerializeToString(), what="graph")

@@ -235,9 +235,8 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     coefficients = np.hstack([champion.coefficients, without.coefficients])
     intercept = np.concatenate([champion.intercept, without.intercept])
     both = predicting.LinearModel(challenger.feature_map, coefficients, intercept)
-    pair = inspection.sum_rows(
-        held_out.dataset, measure_pair, both, blocks=held_out.blocks, engine=engine, label="compare"
-    )
+    rows, blocks = held_out.dataset, held_out.blocks
+    pair = inspection.sum_rows(rows, measure_pair, both, blocks=blocks, engine=engine, label="compare")
     old, now = pair.mean
     # without it up to 1 in 4 good batches were refused, with it none of 80
     chance = float(scipy.special.ndtri(1 - _DOUBT / len(old))) * pair.standard_error

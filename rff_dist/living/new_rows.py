@@ -239,9 +239,8 @@ def find_new_rows(
     version = model.card.get("data_version")
     missing = without_rows([(0, seen)], held_ranges(model))
     fingerprint = model.card["prefix_fingerprint"]
-    differences = find_differences(
-        dataset, version, missing, start=start, only_appended=fingerprint == dataset.recorded_prefix(seen)
-    )
+    is_longer = fingerprint == dataset.recorded_prefix(seen)
+    differences = find_differences(dataset, version, missing, start=start, only_appended=is_longer)
     if differences is None and not _begins_with(dataset, seen, fingerprint):
         raise FingerprintMismatchError(_why_not(model, dataset, seen))
     differences = differences or NO_DIFFERENCES

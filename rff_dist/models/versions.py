@@ -98,9 +98,8 @@ class RegisteredModel:
         """
         self._refuse_others()
         # Each version has its own folder below the model.
-        output_places.check_output(
-            records.version_place(self.location, self._last_number() + 1), overwrite=False, inputs=inputs
-        )
+        place = records.version_place(self.location, self._last_number() + 1)
+        output_places.check_output(place, overwrite=False, inputs=inputs)
 
     def versions(self, *, last: int | None = None) -> list[Version]:
         """Return the published versions, in the order of their numbers.

@@ -156,10 +156,8 @@ class StoredGroup:
         header = self.read_header(name, text=text)
         if header is None:
             return None
-        path, label = self.prefix + name, self.label(name)
-        return header, arrays.open_array(
-            self._bound_store, path, header, label=label, missing_chunks=missing_chunks
-        )
+        store, path, label = self._bound_store, self.prefix + name, self.label(name)
+        return header, arrays.open_array(store, path, header, label=label, missing_chunks=missing_chunks)
 
     def require_array(
         self, name: str, missing_chunks: str = "error", *, text: bool = True

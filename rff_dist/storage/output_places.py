@@ -464,9 +464,8 @@ class _Watch:
         if not file or not locations.may_hold(place):  # the output itself, or nothing in memory
             is_object = place.is_remote and "/" in place.path  # not a whole bucket
             return documents.find_object(place) if is_object else None
-        return documents.read_tagged(
-            locations.open_store(place, read_only=True), file, where=place, content=False
-        )
+        store = locations.open_store(place, read_only=True)
+        return documents.read_tagged(store, file, where=place, content=False)
 
 
 # What this context holds, by URL. A step of a run that holds a place gets it again.

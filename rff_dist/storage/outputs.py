@@ -227,9 +227,8 @@ class Output(StagedOutput):
             group = zarr.open_group(locations.open_store(self.place.staged, read_only=False), mode="r+")
             if name in group:  # written by a job that was stopped later
                 del group[name]
-            array = create_array(
-                group, name, shape=(self.n_samples,), dtype=column.dtype, chunk_rows=rows, marked=True
-            )
+            shape, dtype = (self.n_samples,), column.dtype
+            array = create_array(group, name, shape=shape, dtype=dtype, chunk_rows=rows, marked=True)
             for block in blocks.cut_blocks(self.n_samples, rows, rows_per_block=rows):
                 array[block.start : block.stop] = _as_stored(column.read(block))
 

@@ -161,9 +161,8 @@ def write_batches(
     `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read after the
     last batch, so that a source can fill them in while it runs.
     """
-    output_places.check_output(
-        location, overwrite=how.overwrite, inputs=inputs, marker=locations.DATASET_FILES
-    )
+    marker = locations.DATASET_FILES
+    output_places.check_output(location, overwrite=how.overwrite, inputs=inputs, marker=marker)
     with (
         locations.store_errors(f"{location} could not be written", "; what was there before is unchanged"),
         output_places.hold(location, holder="a writer"),
@@ -376,10 +375,6 @@ def read_source(
     y = None if "y" in columns else y
     dataset: datasets.ZarrDataset | memory.ArrayDataset
     if isinstance(X, zarr.Array):
-        y, sample_weight = (
-            part if part is None or isinstance(part, zarr.Array) else np.asarray(part)
-            for part in (y, sample_weight)
-        )
         dataset = datasets.dataset_from_arrays(X, y, sample_weight)
     else:
         dataset = memory.ArrayDataset(X, y, sample_weight)

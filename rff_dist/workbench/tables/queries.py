@@ -348,9 +348,8 @@ def _explained(error: BaseException, url: Any, sql: str = "") -> str:
 
     SQLAlchemy adds the query to the driver's message, and PostgreSQL's driver adds the line that failed.
     """
-    text = re.sub(
-        r" (\[SQL: |LINE \d+:|Query was: ).*", "", locations.explain(getattr(error, "orig", None) or error)
-    )
+    whole = locations.explain(getattr(error, "orig", None) or error)
+    text = re.sub(r" (\[SQL: |LINE \d+:|Query was: ).*", "", whole)
     secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]
     secrets += re.findall(r"'((?:[^']|'')+)'", sql)
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
