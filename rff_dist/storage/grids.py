@@ -403,17 +403,14 @@ def _coordinates(group: groups.StoredGroup, reference: StoredVariable, dims: Seq
 
 def _copy(source: zarr.Array[Any], group: zarr.Group, name: str) -> None:
     attributes = {key: value for key, value in source.attrs.items() if key != "_ARRAY_DIMENSIONS"}
-    values = np.asarray(source[...])
-    copy = group.create_array(
+    group.create_array(
         name,
-        shape=source.shape,
-        dtype=values.dtype,
+        data=np.asarray(source[...]),
         chunks=source.shape or "auto",
         dimension_names=_dims(source),
         attributes=attributes,
         fill_value=source.fill_value,
     )
-    copy[...] = values
 
 
 def _create(
