@@ -180,7 +180,7 @@ def iterate(job: ClusteringJob, starts: Starts, lloyd: LloydOptions) -> Iterator
 
     def found(k: int) -> Clusters:
         start = best(k)
-        values, path = (centres[start, :k], weights[start, :k]), tuple(paths[start])
+        path, values = tuple(paths[start]), (centres[start, :k], weights[start, :k])
         ends = tuple(each[-1] for each, count in zip(paths, starts.counts, strict=True) if count == k)
         passes = int(n_iter[start]), bool(stopped[start])
         return Clusters(job.feature_map, *values, path[-1], path, ends, *passes, job.grid)

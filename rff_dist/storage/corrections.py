@@ -212,9 +212,9 @@ def merge_rows(
         if len(gone):
             _take_out(dataset, gone, n_all, keep_order=False)
             came = loads.without_deleted(came, gone, keep_order=False)
-        counts, n_after = (n_all - n_before, len(order), len(gone)), n_all - len(gone)
+        counts = n_all - n_before, len(order), len(gone)
         facts = dict(zip(("n_added", "n_replaced", "n_deleted"), counts, strict=True))
-        words, what = message(*counts), "merge" if counts[1] or counts[2] else "append"
+        what, n_after, words = "merge" if any(counts[1:]) else "append", n_all - len(gone), message(*counts)
         version = dataset.commit(
             what, n_after, digest=digest, message=words, facts=facts, attributes=attributes, loads=came
         )

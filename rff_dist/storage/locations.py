@@ -252,7 +252,7 @@ def explain(error: BaseException) -> str:
 
 @contextmanager
 def reaching(what: str, key: str = "", advice: str = _CHECK) -> Iterator[None]:
-    """Turn all errors into StorageError: `what` cannot be done, and `key` is what it was about."""
+    """Turn all errors into StorageError: `what` cannot be done, `key` is what it was about, then `advice`."""
     try:
         yield
     except RFFDistError:

@@ -376,9 +376,9 @@ def _follow(dataset: appending.Editing, lake: lakes.Lake, roles: Roles, message:
     read = [dataset.fit_batch(batch, 0) for batch in read_onto(dataset, opened, roles, journal)]
     facts = _facts(roles, journal, attributes)
     merged = lakes.merge(dataset, lake, changes, read, facts, message)
-    n_after, changed = n_before + merged.n_added - merged.n_deleted, (merged.n_replaced, merged.n_deleted)
-    names, dropped = (lake.url,), journal.dropped
-    return Ingested(n_before, n_after, names, (), dropped, merged.version, *changed, table=lake.about)
+    n_after = n_before + merged.n_added - merged.n_deleted
+    changed, dropped = (merged.n_replaced, merged.n_deleted), journal.dropped
+    return Ingested(n_before, n_after, (lake.url,), (), dropped, merged.version, *changed, table=lake.about)
 
 
 # -- what is read ----------------------------------------------------------------------------------
