@@ -36,142 +36,102 @@ import numpy as np
 class RFFDistError(Exception):
     """Base of all errors raised on purpose by rff_dist.
 
-    `kind`: a name for programs, which stays as it is when classes and messages change.
+    `kind`: a name for programs, which stays as it is when classes and messages change. A class without one
+      of its own has the kind of its base.
     """
 
     kind = "failed"
 
+    def __init_subclass__(cls, *, kind: str = "") -> None:
+        cls.kind = kind or cls.kind
 
-class InvalidParameterError(RFFDistError, ValueError):
+
+class InvalidParameterError(RFFDistError, ValueError, kind="parameter"):
     """A parameter is outside its range, or names something unknown."""
 
-    kind = "parameter"
 
-
-class DataError(RFFDistError, ValueError):
+class DataError(RFFDistError, ValueError, kind="data"):
     """The data hold values, shapes or types that cannot be used."""
 
-    kind = "data"
 
-
-class NotFiniteError(DataError):
+class NotFiniteError(DataError, kind="data.nan"):
     """A value is missing (NaN), infinite, or too large for its type."""
 
-    kind = "data.nan"
 
-
-class FingerprintMismatchError(DataError):
+class FingerprintMismatchError(DataError, kind="data.fingerprint"):
     """The first rows of the data are not the ones a model holds."""
 
-    kind = "data.fingerprint"
 
-
-class PlanError(RFFDistError, ValueError):
+class PlanError(RFFDistError, ValueError, kind="plan"):
     """The job cannot run as asked."""
 
-    kind = "plan"
 
-
-class StatisticsError(RFFDistError, ValueError):
+class StatisticsError(RFFDistError, ValueError, kind="statistics"):
     """Statistics do not belong together, or do not add up."""
 
-    kind = "statistics"
 
-
-class SolveError(RFFDistError, np.linalg.LinAlgError):
+class SolveError(RFFDistError, np.linalg.LinAlgError, kind="solve"):
     """A linear system has no usable solution."""
 
-    kind = "solve"
 
-
-class StorageError(RFFDistError, OSError):
+class StorageError(RFFDistError, OSError, kind="storage"):
     """A dataset or a model cannot be opened or written."""
 
-    kind = "storage"
 
-
-class OutputExistsError(StorageError, FileExistsError):
+class OutputExistsError(StorageError, FileExistsError, kind="storage.exists"):
     """The output exists, and the job was not told to overwrite it."""
 
-    kind = "storage.exists"
 
-
-class OutputBusyError(StorageError, BlockingIOError):
+class OutputBusyError(StorageError, BlockingIOError, kind="storage.busy"):
     """Another run is writing the output."""
 
-    kind = "storage.busy"
 
-
-class IntegrityError(StorageError):
+class IntegrityError(StorageError, kind="storage.damaged"):
     """Stored bytes differ from those that were written."""
 
-    kind = "storage.damaged"
 
-
-class UnsafeModelError(StorageError):
+class UnsafeModelError(StorageError, kind="storage.unsafe"):
     """The file could run code when loaded, so it is not loaded."""
 
-    kind = "storage.unsafe"
 
-
-class VersionError(StorageError):
+class VersionError(StorageError, kind="storage.newer"):
     """The model was written by a newer release."""
 
-    kind = "storage.newer"
 
-
-class NoSuchVersionError(StorageError, LookupError):
+class NoSuchVersionError(StorageError, LookupError, kind="storage.no-version"):
     """A registered model has no such version, or no earlier one to go back to."""
 
-    kind = "storage.no-version"
 
-
-class ConflictError(StorageError):
+class ConflictError(StorageError, kind="storage.conflict"):
     """Somebody else changed the same thing at the same time."""
 
-    kind = "storage.conflict"
 
-
-class BlockError(RFFDistError, RuntimeError):
+class BlockError(RFFDistError, RuntimeError, kind="block"):
     """The work on one block of rows failed."""
 
-    kind = "block"
 
-
-class BroadcastError(RFFDistError, RuntimeError):
+class BroadcastError(RFFDistError, RuntimeError, kind="cluster.broadcast"):
     """A worker holds another feature map than the client."""
 
-    kind = "cluster.broadcast"
 
-
-class ClusterError(RFFDistError, ConnectionError):
+class ClusterError(RFFDistError, ConnectionError, kind="cluster"):
     """The Dask cluster cannot be used."""
 
-    kind = "cluster"
 
-
-class ClusterUnavailableError(ClusterError):
+class ClusterUnavailableError(ClusterError, kind="cluster.unavailable"):
     """No scheduler answers at the address given."""
 
-    kind = "cluster.unavailable"
 
-
-class ClusterLostError(ClusterError):
+class ClusterLostError(ClusterError, kind="cluster.lost"):
     """The scheduler, or every worker, went away during a pass."""
 
-    kind = "cluster.lost"
 
-
-class JobTimeoutError(RFFDistError, TimeoutError):
+class JobTimeoutError(RFFDistError, TimeoutError, kind="timeout"):
     """A run took longer than its time limit."""
 
-    kind = "timeout"
 
-
-class MissingDependencyError(RFFDistError, ImportError):
+class MissingDependencyError(RFFDistError, ImportError, kind="dependency"):
     """An optional package is needed and not installed."""
-
-    kind = "dependency"
 
 
 def kind_of(error: BaseException) -> str:

@@ -370,13 +370,8 @@ class GridDataset(blocks.Dataset):
         y = [rows_of(found[variable]) for variable in self.targets]
         weight = None if self.weight is None else rows_of(found[self.weight])
         groups = self._groups(region)
-        piece = (
-            X,
-            np.stack(y, axis=1) if y else None,
-            weight,
-            None if groups is None else rows_of(groups, np.int64),
-            cells,
-        )
+        groups = None if groups is None else rows_of(groups, np.int64)
+        piece = X, np.stack(y, axis=1) if y else None, weight, groups, cells
         object.__setattr__(self, "_kept", (number, piece))
         return piece
 

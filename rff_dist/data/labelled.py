@@ -69,16 +69,13 @@ class ExtendedDataset(blocks.Dataset):
 # -- groups ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _WithGroups:
-    groups: columns.Column
+def _read_groups(groups: columns.Column, block: blocks.Block) -> NDArray[Any]:
+    values = groups.read(block)
+    return values.astype(np.int64) if values.dtype.kind == "f" else values  # 3.0 is group 3
 
-    def __call__(self, rows: blocks.Rows) -> blocks.Rows:
-        return replace(rows, groups=self.read(rows.block))
 
-    def read(self, block: blocks.Block) -> NDArray[Any]:
-        values = self.groups.read(block)
-        return values.astype(np.int64) if values.dtype.kind == "f" else values  # 3.0 is group 3
+def _with_groups(groups: columns.Column, rows: blocks.Rows) -> blocks.Rows:
+    return replace(rows, groups=_read_groups(groups, rows.block))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +101,11 @@ class GroupedDataset(ExtendedDataset):
         memory.require_rows({"X": self.n_samples, "groups": self.groups.n_samples})
 
     @property
-    def addition(self) -> _WithGroups:
-        return _WithGroups(self.groups)
+    def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
+        return partial(_with_groups, self.groups)
 
     def read_groups(self, block: blocks.Block) -> NDArray[Any]:
-        return self.addition.read(block)
+        return _read_groups(self.groups, block)
 
     def without_targets(self) -> GroupedDataset:
         return GroupedDataset(self.source.without_targets(), self.groups)

@@ -15,6 +15,7 @@ from rff_dist.engines import logs, progress, protocol, serial
 from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import ClusterError, ClusterUnavailableError
 from rff_dist.text import human_bytes
+from rff_dist.typing import PathLike
 
 if TYPE_CHECKING:
     from rff_dist.engines import dask_cluster
@@ -78,7 +79,7 @@ def open_engine(cluster: Cluster | None = None, *, observers: progress.Observers
     return engine
 
 
-def read_scheduler_file(path: str | os.PathLike[str]) -> str:
+def read_scheduler_file(path: PathLike) -> str:
     """Return the address in a scheduler file. It is waited for, since a scheduler may be about to write it.
 
     `path`: what `dask scheduler --scheduler-file PATH` was given.

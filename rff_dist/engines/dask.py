@@ -53,6 +53,7 @@ from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
 from rff_dist.errors import ClusterLostError, StorageError
 from rff_dist.lazy import require
+from rff_dist.typing import PathLike
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +138,9 @@ class DaskEngine(Engine):
             "memory_limit": memory_limit,
         }
         dask_cluster.check_parameters(scheduler, client, size=size, security=security)
+        own = Cluster(
+            n_workers=n_workers, min_workers=min_workers, n_threads=threads_per_worker, memory=memory_limit
+        )
         self.observers = tuple(observers)
         self._topic = f"{worker.TOPIC}{uuid.uuid4().hex}"
         self._cluster: Any | None = None
@@ -154,12 +158,7 @@ class DaskEngine(Engine):
         else:
             if cluster is None:
                 cluster = dask_cluster.start_cluster(
-                    Cluster(
-                        n_workers=n_workers,
-                        min_workers=min_workers,
-                        n_threads=threads_per_worker,
-                        memory=memory_limit,
-                    ),
+                    own,
                     security=security,
                     n_wanted=lambda: sum(running.n_left for running in tuple(self._passes.values())),
                 )
@@ -225,17 +224,14 @@ class DaskEngine(Engine):
             With a table, if a worker has other versions.
         """
         answers = self.ask_workers(dask_cluster.make_fact_reader())
-        limits = {
-            address: int(known["memory_limit"] or 0) for address, known in self._workers.facts().items()
-        }
-        return [
-            dask_cluster.WorkerFacts(address, memory_limit=limit, **answers[address])
-            for address, limit in limits.items()
-            if isinstance(answers.get(address), dict)
-        ]
+        facts = self._workers.facts()
+        answered = [address for address in facts if isinstance(answers.get(address), dict)]
+        limits = [int(facts[address]["memory_limit"] or 0) for address in answered]
+        pairs = zip(answered, limits, strict=True)
+        return [dask_cluster.WorkerFacts(at, memory_limit=limit, **answers[at]) for at, limit in pairs]
 
     @contextlib.contextmanager
-    def performance_report(self, path: str | os.PathLike[str]) -> Iterator[None]:
+    def performance_report(self, path: PathLike) -> Iterator[None]:
         """Write Dask's performance report of the work inside, even if it fails, to a local HTML file.
 
         Raises

@@ -8,12 +8,10 @@ import importlib
 import logging
 import signal
 import threading
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from pathlib import Path
 from typing import Any, cast
 
 import dask.config
@@ -22,7 +20,7 @@ from distributed import rpc
 from distributed.comm.addressing import parse_host_port
 from distributed.utils import asciitable
 
-from rff_dist import checks
+from rff_dist import checks, fields
 from rff_dist.engines.cluster import Cluster, TLSFiles, is_loopback
 from rff_dist.errors import (
     ClusterError,
@@ -290,12 +288,11 @@ def request_cluster(wanted: Cluster) -> Any:
       suit; MissingDependencyError if its package is not installed; ClusterUnavailableError if the cluster
       or its first worker does not start; ClusterError if its scheduler must not be used.
     """
-    name, arguments = str(wanted.cluster), _arguments_of(wanted.cluster_config)
+    name, file = str(wanted.cluster), wanted.cluster_config
+    arguments = {} if file is None else fields.read_toml("cluster_config", file)
     if name.startswith("gateway:"):
-        name, arguments = (
-            "dask_gateway.GatewayCluster",
-            {"address": name.removeprefix("gateway:"), **arguments},
-        )
+        arguments = {"address": name.removeprefix("gateway:"), **arguments}
+        name = "dask_gateway.GatewayCluster"
     package, _, attribute = name.rpartition(".")
     try:
         kind = getattr(importlib.import_module(package), attribute)
@@ -332,17 +329,6 @@ def request_cluster(wanted: Cluster) -> Any:
         raise ClusterUnavailableError(
             f"the cluster {wanted.cluster} did not start: {type(error).__name__}: {error}; check its address "
             "and the arguments in `cluster_config`"
-        ) from error
-
-
-def _arguments_of(file: str | None) -> dict[str, Any]:
-    if file is None:
-        return {}
-    try:
-        return tomllib.loads(Path(file).read_text())
-    except (OSError, ValueError) as error:
-        raise InvalidParameterError(
-            f"`cluster_config` is {file!r}, which cannot be read as TOML: {error}"
         ) from error
 
 

@@ -337,12 +337,9 @@ class Pass:
     # -- what comes back -------------------------------------------------------------------------------
 
     def _is_complete(self) -> bool:
-        return (
-            not self._queue
-            and len(self._chains) > 0
-            and all(chain.is_idle and chain.total is not None for chain in self._chains)
-            and sum(not chain.is_apart for chain in self._chains) < 2
-        )
+        are_totals = all(chain.is_idle and chain.total is not None for chain in self._chains)
+        n_to_merge = sum(not chain.is_apart for chain in self._chains)
+        return not self._queue and len(self._chains) > 0 and are_totals and n_to_merge < 2
 
     def _take_in(self) -> Iterator[progress.BlockDone]:
         """Wait for news, and take in all that there are, so that one look for free workers serves all."""

@@ -18,7 +18,6 @@ from typing import Any, Self
 import rich.progress
 from rich.console import Console
 from rich.table import Column
-from rich.text import Text
 
 from rff_dist.data.blocks import Block
 from rff_dist.engines import tracing
@@ -27,10 +26,16 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class PassStarted:
-    """A pass over `n_blocks` blocks with `n_samples` rows in total begins."""
+class Event:
+    """What a pass or a step tells; `label` is its name."""
 
     label: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassStarted(Event):
+    """A pass over `n_blocks` blocks with `n_samples` rows in total begins."""
+
     n_blocks: int
     n_samples: int
 
@@ -39,7 +44,7 @@ class PassStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockDone:
+class BlockDone(Event):
     """A block is finished. There is one such event per block, however often it was run.
 
     `block`: the rows that are done.
@@ -48,7 +53,6 @@ class BlockDone:
     `waited`: of these seconds, those that it waited for its rows.
     """
 
-    label: str
     block: Block
     seconds: float
     worker: str
@@ -60,10 +64,9 @@ class BlockDone:
 
 
 @dataclass(frozen=True, slots=True)
-class PassResumed:
+class PassResumed(Event):
     """A pass begins with the kept sums of `n_kept` of its `n_samples` rows."""
 
-    label: str
     n_kept: int
     n_samples: int
 
@@ -73,10 +76,9 @@ class PassResumed:
 
 
 @dataclass(frozen=True, slots=True)
-class PassMerging:
+class PassMerging(Event):
     """All blocks of a pass are done; the sums of `n_totals` workers are now added and fetched."""
 
-    label: str
     n_totals: int
 
     def __str__(self) -> str:
@@ -86,14 +88,13 @@ class PassMerging:
 
 
 @dataclass(frozen=True, slots=True)
-class PassFinished:
+class PassFinished(Event):
     """A pass has its result, `seconds` after its start.
 
     `n_samples`: rows that it worked through, without those whose sums were kept.
     `waiting`: the share of its blocks' seconds that they waited for their rows.
     """
 
-    label: str
     seconds: float
     n_samples: int = 0
     waiting: float = 0.0
@@ -104,10 +105,9 @@ class PassFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class PassFailed:
+class PassFailed(Event):
     """A pass ended without a result, `seconds` after its start; `error` goes on to the caller."""
 
-    label: str
     seconds: float
     error: BaseException
 
@@ -116,10 +116,9 @@ class PassFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class Remark(Event):
     """What a job does or has found between its passes, in words."""
 
-    label: str
     text: str
 
     def __str__(self) -> str:
@@ -132,13 +131,12 @@ class Tried(Remark):
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class Rounds(Event):
     """At most `limit` passes called `label` come next, or other steps that are counted.
 
     `done`: how many there were so far. Steps that are no passes tell this after each.
     """
 
-    label: str
     limit: int
     done: int = 0
 
@@ -147,7 +145,7 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Work(Event):
     """The products that the next passes called `label` have to make.
 
     `operations`: those of the products of features with each other.
@@ -155,7 +153,6 @@ class Work:
     `fixed_point`: whether features are whole numbers, which may be multiplied by bytes.
     """
 
-    label: str
     operations: float
     n_components: int
     fixed_point: bool
@@ -164,9 +161,6 @@ class Work:
         return f"{self.label}: {self.operations:.3g} operations for D = {self.n_components:,}"
 
 
-type Event = (
-    PassStarted | PassResumed | BlockDone | PassMerging | PassFinished | PassFailed | Remark | Rounds | Work
-)
 type Observer = Callable[[Event], object]
 type Observers = Iterable[Observer]
 
@@ -289,12 +283,6 @@ def describe_event(event: Event) -> dict[str, Any]:
 _IN_LOGS = {"label": "pass", "n_samples": "rows", "n_kept": "kept", "n_totals": "totals"}
 
 
-class _RowsPerSecond(rich.progress.ProgressColumn):
-    def render(self, task: rich.progress.Task) -> Text:
-        speed = task.fields["rate"]
-        return Text("" if speed is None else f"{speed:,.0f} rows/s", style="progress.data.speed")
-
-
 @dataclass(slots=True)
 class _Phase:
     """What a job does now, and how far it is.
@@ -363,7 +351,8 @@ class RichProgress:
         self._words = Column(no_wrap=True, overflow="ellipsis")
         share, spent = rich.progress.TaskProgressColumn(), rich.progress.TimeElapsedColumn()
         bar = rich.progress.BarColumn(bar_width=None, table_column=Column(ratio=1))
-        wide = (bar, share, _RowsPerSecond(), spent, rich.progress.TimeRemainingColumn(compact=True))
+        speed = rich.progress.TextColumn("{task.fields[rate]}", style="progress.data.speed")
+        wide = (bar, share, speed, spent, rich.progress.TimeRemainingColumn(compact=True))
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}", table_column=self._words),
             *((share, spent) if self._console.width < self.NARROW else wide),
@@ -372,7 +361,7 @@ class RichProgress:
             transient=True,
             expand=True,
         )
-        self._job = self._bar.add_task(name, total=None, rate=None)
+        self._job = self._bar.add_task(name, total=None, rate="")
         self._phase = _Phase(name)
         self._said, self._told = time.perf_counter(), ""
         self._resumed = False
@@ -463,7 +452,7 @@ class RichProgress:
             description=phase.merging or str(phase),
             total=total or None,
             completed=done,
-            rate=phase.rows / seconds if phase.rows and seconds > 0 else None,
+            rate=f"{phase.rows / seconds:,.0f} rows/s" if phase.rows and seconds > 0 else "",
         )
         # A phase is at its total, the job is not: rich would stop the clock, and never start it again.
         self._bar.tasks[0].finished_time = None

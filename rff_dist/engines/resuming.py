@@ -12,7 +12,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
@@ -178,19 +178,14 @@ def _describe(value: Any, hasher: hashlib._Hash) -> None:
     elif is_dataclass(value) and not isinstance(value, type):
         _describe_all([getattr(value, member.name) for member in fields(value)], hasher)
     else:
-        hasher.update(_known(_name_of(value), value).encode())
+        name = getattr(value, "__qualname__", "<")  # it is in that of a lambda, a closure or a local class
+        hasher.update(_known(None if "<" in name else f"{value.__module__}.{name}", value).encode())
     hasher.update(b">")
 
 
 def _describe_all(values: Iterable[Any], hasher: hashlib._Hash) -> None:
     for value in values:
         _describe(value, hasher)
-
-
-def _name_of(value: Callable[..., Any]) -> str | None:
-    """Return the name of a function or class of a module; None for a lambda, a closure or a local class."""
-    name = getattr(value, "__qualname__", "<")
-    return None if "<" in name else f"{value.__module__}.{name}"
 
 
 def _known[T](content: T | None, value: object) -> T:

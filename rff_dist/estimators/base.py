@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,36 +186,34 @@ class FeatureEstimator(RowsEstimator):
     @property
     def feature_map_(self) -> maps.FeatureMap:
         """The features, with the standardizer of the inputs."""
-        self._require_fitted("feature_map_")
         feature_map: maps.FeatureMap = self._fitted.feature_map
         return feature_map
 
     @property
     def kernel_(self) -> base.Kernel | None:
         """The kernel in use, with its length scales; None if the features were made of given frequencies."""
-        self._require_fitted("kernel_")
         return kinds.kernel_of(self.feature_map_)
 
     @property
     def features_(self) -> str:
         """The kind of features in use, "fourier" or "nystrom"."""
-        self._require_fitted("features_")
         return kinds.kind_of(self.feature_map_)
 
     @property
     def length_scale_(self) -> base.LengthScale | None:
         """The length scale in use; None if the kernel has several, or none."""
-        self._require_fitted("length_scale_")
         return kinds.length_scale_of(self.feature_map_)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_fitted" in vars(self)
 
-    def _require_fitted(self, name: str) -> None:
-        if "_fitted" not in vars(self):
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r} before it is fitted"
-            )
+    if not TYPE_CHECKING:  # a checker would then take any name for an attribute
+        # Python asks here if an attribute is missing, or its property raised AttributeError
+        def __getattr__(self, name: str) -> Any:
+            if name.endswith("_") and not self.__sklearn_is_fitted__():
+                kind = type(self).__name__
+                raise AttributeError(f"{kind!r} object has no attribute {name!r} before it is fitted")
+            return object.__getattribute__(self, name)
 
     def _features(self, n_components: Any) -> dict[str, Any]:
         """Check the parameters that say which features are drawn, and return them as library options."""
@@ -256,7 +254,6 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     @property
     def model_(self) -> models.RidgeModel:
         """The trained model, ready to be stored."""
-        self._require_fitted("model_")
         if self._pending is not None:
             # the sums stay pending until they are solved: a failing solve must not lose rows
             self._fitted = self._solve_again(self._pending)
@@ -266,7 +263,6 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     @property
     def statistics_(self) -> ridge_statistics.RidgeStatistics:
         """The exact sums of all rows so far."""
-        self._require_fitted("statistics_")
         statistics = self._fitted.statistics if self._pending is None else self._pending
         if statistics is None:
             raise AttributeError(self._fitted.why_no_statistics)
@@ -305,36 +301,29 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     @property
     def alpha_(self) -> float | NDArray[np.float64]:
         """The penalty in use; an array if targets have different ones."""
-        self._require_fitted("alpha_")
         return self.model_.alpha
 
     @property
     def n_components_(self) -> int:
         """The number of features in use."""
-        self._require_fitted("n_components_")
         return self._fitted.feature_map.n_components
 
     @property
     def selection_(self) -> Mapping[str, Any]:
         """How choices were made: the candidates, and the path or table of alpha."""
-        self._require_fitted("selection_")
         card = self.model_.card
-        return {
-            **{name: card[name] for name in ("candidates", "untried") if name in card},
-            **self.model_.selection,
-        }
+        tried = {name: card[name] for name in ("candidates", "untried") if name in card}
+        return {**tried, **self.model_.selection}
 
     @property
     def estimate_(self) -> Mapping[str, Any] | None:
         """Estimated errors on new rows, by cross-validation."""
-        self._require_fitted("estimate_")
         estimate: Mapping[str, Any] | None = self.model_.card.get("estimate")
         return estimate
 
     @property
     def ranked_columns_(self) -> tuple[int, ...]:
         """The columns of the inputs that are mapped to a normal distribution."""
-        self._require_fitted("ranked_columns_")
         standardizer = self.feature_map_.standardizer
         return () if standardizer is None else standardizer.ranked_columns
 

@@ -246,9 +246,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
                 raise InvalidParameterError(
                     "`classes` is None in the first call of partial_fit; give all labels that will come"
                 )
-            self._rows = classification.CalibrationRows.of(
-                self._fit(X, y, sample_weight, None, classes=_sorted(classes))
-            )
+            first = self._fit(X, y, sample_weight, None, classes=_sorted(classes))
+            self._rows = classification.CalibrationRows.of(first)
             return self
         if classes is not None and not np.array_equal(_sorted(classes), self.classes_):
             raise InvalidParameterError(
@@ -366,19 +365,16 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     @property
     def coef_(self) -> NDArray[np.float64]:
         """Weights of the features."""
-        self._require_fitted("coef_")
         return self.model_.coefficients.T
 
     @property
     def intercept_(self) -> NDArray[np.float64]:
         """Added to all scores."""
-        self._require_fitted("intercept_")
         return self.model_.intercept
 
     @property
     def n_iter_(self) -> int:
         """Steps that minimised the loss."""
-        self._require_fitted("n_iter_")
         minimum = self._fitted.card["classifier"]["minimum"]
         return 1 if minimum is None else int(minimum["n_iterations"])
 

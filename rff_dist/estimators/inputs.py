@@ -151,18 +151,10 @@ def as_labelled(
         return _in_memory(X, None, sample_weight), as_column(y)
     if xarrays.is_xarray(X):
         X, y, sample_weight = xarrays.open_xarray(X, y, sample_weight), None, None
-    if _is_stored(X):
-        if sample_weight is not None:
-            raise DataError("`sample_weight` belongs to the dataset: leave it out, or pass arrays")
-        dataset = X if isinstance(X, Dataset) else datasets.open_dataset(X, y=None)
-        labels = _labels_of(estimator, dataset, y)
-        source = dataset.without_targets()
-    else:
-        source = as_dataset(estimator, X, None, sample_weight, reset=reset, supervised=False)
-        labels = as_column(y)
-    memory.require_rows({"X": source.n_samples, "y": labels.n_samples})
-    _check_columns(estimator, source, reset=reset)
-    return source, labels
+    dataset = as_dataset(estimator, X, None, sample_weight, reset=reset, supervised=False)
+    labels = _labels_of(estimator, dataset, y) if _is_stored(X) else as_column(y)
+    memory.require_rows({"X": dataset.n_samples, "y": labels.n_samples})
+    return dataset.without_targets(), labels
 
 
 def with_groups(dataset: Dataset, groups: Any) -> Dataset:

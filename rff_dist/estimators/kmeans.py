@@ -12,6 +12,7 @@ from rff_dist.checks import check_count
 from rff_dist.engines.clock import Clock
 from rff_dist.estimators import base, inputs, kernel_kmeans
 from rff_dist.features import feature_options
+from rff_dist.fields import values_of
 from rff_dist.kmeans import cluster_options, lloyd_pass, starts
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
@@ -179,17 +180,12 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         # before `_features`, which chooses the map by it
         feature_options.check_width(self.n_components, "phases", self.features)
         n_init = kernel_kmeans.starts_of(self.n_init, auto=1)
-        features = self._features(self.n_components)
-        space = cluster_options.ClusterSpace(
-            **features, n_principal=self.n_principal, normalize=self.normalize
-        )
+        features = {**self._features(self.n_components), **values_of(self, "n_principal", "normalize")}
+        space = cluster_options.ClusterSpace(**features)
+        n_clusters = check_count(self.n_clusters, "n_clusters")
+        others = values_of(self, "init", "max_iter", "tol")
         return space, cluster_options.LloydOptions(
-            n_clusters=check_count(self.n_clusters, "n_clusters"),
-            init=self.init,
-            n_init=n_init,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            seed=space.seed,
+            n_clusters=n_clusters, n_init=n_init, seed=space.seed, **others
         )
 
     def _keep(self, clusters: starts.Clusters) -> None:
@@ -244,11 +240,9 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         Inputs, laziness and errors are those of `predict`.
         """
         check_is_fitted(self)
-        clusters = self._fitted
+        clusters, compute = self._fitted, lloyd_pass.centre_distances
         width = clusters.n_clusters
-        return self._map(
-            X, lloyd_pass.centre_distances, clusters.state, label="distances", width=width, dtype=np.float64
-        )
+        return self._map(X, compute, clusters.state, label="distances", width=width, dtype=np.float64)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return −Σ w·‖z − c‖², with c the nearest centre of each row.
@@ -270,5 +264,4 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     @property
     def clusters_(self) -> starts.Clusters:
         """The clusters, with the inertia of each pass and each start."""
-        self._require_fitted("clusters_")
         return self._fitted

@@ -19,7 +19,7 @@ from rff_dist.lazy import require
 from rff_dist.models import kinds, versions
 from rff_dist.recipes import recipes
 from rff_dist.text import redact, without_secrets
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, PathLike
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ ALIAS = "champion"
 WAIT_S = 120.0
 
 
-def save_mlflow(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
+def save_mlflow(url: PathLike, folder: PathLike) -> Path:
     """Write a stored model as a folder that `mlflow models serve` and `mlflow.pyfunc.load_model` read.
 
     `url`: of a model of any kind. For a registered model, its current version is taken.
@@ -44,7 +44,7 @@ def save_mlflow(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> 
     return place
 
 
-def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
+def log_mlflow(url: PathLike, *, name: str = "model") -> Any:
     """Log a stored model to MLflow's active run: its choices, its errors, its lineage, and the model.
 
     Errors on test data are logged as test_rmse, test_accuracy and so on. The lineage of a registered model's
@@ -58,7 +58,7 @@ def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
     return _log(kinds.read_any(url if version is None else version.url), version, name)
 
 
-def mirror(url: str | os.PathLike[str]) -> None:
+def mirror(url: PathLike) -> None:
     """Let MLflow's registry have a registered model's current version, under the alias `champion`.
 
     A version that MLflow lacks is logged as a run and registered, under the name of the model's folder. What
@@ -167,10 +167,8 @@ def _described(stored: Path, recipe: recipes.Recipe | None) -> dict[str, Any]:
         row = dict(zip(names, means, strict=True)) if recipe is None else _example(recipe, means)
         example = import_module("pandas").DataFrame([row])
     outputs = models.infer_signature(model_output=model.predict(example)).outputs
-    return {
-        "signature": models.ModelSignature(inputs=signature.inputs, outputs=outputs),
-        "input_example": example,
-    }
+    signature = models.ModelSignature(inputs=signature.inputs, outputs=outputs)
+    return {"signature": signature, "input_example": example}
 
 
 def _example(recipe: recipes.Recipe, means: FloatArray) -> dict[str, Any]:

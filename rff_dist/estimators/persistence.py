@@ -1,6 +1,5 @@
 """Fitted estimators on disk, with the pipeline before them: JSON and checksummed arrays, no pickle."""
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +18,12 @@ from rff_dist.kmeans import starts
 from rff_dist.models.kinds import KINDS, kind_of, read_any
 from rff_dist.recipes import recipes, transformer
 from rff_dist.ridge import models
+from rff_dist.typing import PathLike
 
 
 def save_model(
     model: ridge.RFFRidge | RFFClassifier | RFFKMeans | Pipeline | models.RidgeModel | starts.Clusters,
-    url: str | os.PathLike[str],
+    url: PathLike,
     *,
     statistics: bool = True,
     overwrite: bool = False,
@@ -86,7 +86,7 @@ def save_model(
     kind_of(fitted).write(fitted, url, overwrite=overwrite)
 
 
-def load_model(url: str | os.PathLike[str]) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
+def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
     """Load a model that `save_model`, `rff-dist` or a flow stored, as a fitted estimator.
 
     Raises

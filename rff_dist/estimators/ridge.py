@@ -388,21 +388,18 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     @property
     def coef_(self) -> NDArray[np.float64]:
         """Weights of the features."""
-        self._require_fitted("coef_")
         coefficients = self.model_.coefficients
         return coefficients[:, 0] if self._fitted.one_dimensional else coefficients.T
 
     @property
     def intercept_(self) -> float | NDArray[np.float64]:
         """Added to all predictions."""
-        self._require_fitted("intercept_")
         intercept = self.model_.intercept
         return float(intercept[0]) if self._fitted.one_dimensional else intercept
 
     @property
     def effects_(self) -> list[effects.Effect]:
         """The exact effect of each column, if the kernel's functions are sums of functions of one column."""
-        self._require_fitted("effects_")
         if (why := effects.why_no_effects(self.model_)) is not None:
             raise AttributeError(why)
         return effects.column_effects(self.model_)

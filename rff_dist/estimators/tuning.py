@@ -110,11 +110,8 @@ def tune_length_scales(
     if standardize:
         standardizer = prepare(dataset, standardize=standardize, engine=serial.SerialEngine()).standardizer
     seed, repeated = draw.seed_from_random_state(random_state), sample_weight_kind == "frequency"
-    return draw.tune(
-        draw.Inputs(dataset, standardizer, seed, frequency_weights=repeated),
-        chosen,
-        EvidenceSearch(per_feature, n_samples, n_components, n_starts),
-    )
+    seen = draw.Inputs(dataset, standardizer, seed, frequency_weights=repeated)
+    return draw.tune(seen, chosen, EvidenceSearch(per_feature, n_samples, n_components, n_starts))
 
 
 class RidgeParameters(TypedDict, total=False):

@@ -1,6 +1,5 @@
 """Models as ONNX graphs, which runtimes in many languages and browsers compute."""
 
-import os
 from functools import partial, reduce
 from itertools import accumulate
 from pathlib import Path
@@ -13,13 +12,14 @@ from rff_dist.export import write
 from rff_dist.lazy import require
 from rff_dist.ridge import models
 from rff_dist.storage import documents
+from rff_dist.typing import PathLike
 
 _OPERATORS, _FORMAT = 18, 9  # versions that ONNX Runtime reads since its 1.14 (2023)
 # ONNX types of labels by the kind of their dtype; all other labels are integers.
 _LABELS: dict[str, tuple[str, type]] = {"U": ("STRING", object), "f": ("DOUBLE", np.float64)}
 
 
-def export_onnx(model: models.RidgeModel, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+def export_onnx(model: models.RidgeModel, path: PathLike, *, overwrite: bool = False) -> Path:
     """Write an ONNX graph to a file, whole or not at all.
 
     Its input is `X`, float64 of shape (n_rows, n_features). Its output is `predictions` for a regression; for
@@ -37,18 +37,11 @@ def export_onnx(model: models.RidgeModel, path: str | os.PathLike[str], *, overw
     graph = _Graph(onnx)
     slim = write.describe(model)
     outputs = _outputs(graph, slim)
+    inputs = [graph.info("X", onnx.TensorProto.DOUBLE, ["rows", slim.facts["n_features"]])]
+    made = onnx.helper.make_graph(graph.nodes, "rff_dist", inputs, outputs, graph.constants)
+    operators, about = [onnx.helper.make_opsetid("", _OPERATORS)], f"model {model.digest()}"
     model_proto = onnx.helper.make_model(
-        onnx.helper.make_graph(
-            graph.nodes,
-            "rff_dist",
-            [graph.info("X", onnx.TensorProto.DOUBLE, ["rows", slim.facts["n_features"]])],
-            outputs,
-            graph.constants,
-        ),
-        opset_imports=[onnx.helper.make_opsetid("", _OPERATORS)],
-        ir_version=_FORMAT,
-        producer_name="rff_dist",
-        doc_string=f"model {model.digest()}",
+        made, opset_imports=operators, ir_version=_FORMAT, producer_name="rff_dist", doc_string=about
     )
     onnx.checker.check_model(model_proto)
     return documents.write_file(place, model_proto.SerializeToString(), what="graph")

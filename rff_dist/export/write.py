@@ -16,14 +16,14 @@ from rff_dist.features import composed, cosines, explicit, nystrom
 from rff_dist.features.maps import FeatureMap
 from rff_dist.products import protocol
 from rff_dist.ridge import models
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, PathLike
 
 _KERNELS = {
     "gaussian", "laplacian", "matern", "rational_quadratic", "additive", "linear", "sum", "product", "scaled"
 }  # fmt: skip
 
 
-def export(model: models.RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+def export(model: models.RidgeModel, folder: PathLike, *, overwrite: bool = False) -> Path:
     """Write `model.json`, `inner.npy`, `outer.npy` and `reader.py` to a folder, whole or not at all.
 
     `overwrite`: whether the folder of an earlier export may be replaced.

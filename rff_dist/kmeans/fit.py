@@ -178,6 +178,13 @@ def iterate(job: ClusteringJob, starts: Starts, lloyd: LloydOptions) -> Iterator
     def report(number: int, n_starts: int, shift: float) -> LloydPass:
         return LloydPass(number, tuple(paths[best(k)][-1] for k in numbers), n_starts, shift)
 
+    def found(k: int) -> Clusters:
+        start = best(k)
+        path, values = tuple(paths[start]), (centres[start, :k], weights[start, :k])
+        ends = tuple(each[-1] for each, count in zip(paths, starts.counts, strict=True) if count == k)
+        passes = int(n_iter[start]), bool(stopped[start])
+        return Clusters(job.feature_map, *values, path[-1], path, ends, *passes, job.grid)
+
     number, latest = 0, LloydPass(0, (), len(counts), 0.0)
     job.expect("lloyd", lloyd.max_iter)
     while number < lloyd.max_iter and not stopped.all():
@@ -198,23 +205,7 @@ def iterate(job: ClusteringJob, starts: Starts, lloyd: LloydOptions) -> Iterator
         yield latest
         step(moving, refill=False)
         latest = report(number + 1, len(moving), 0.0)
-    yield replace(
-        latest,
-        clusters=tuple(
-            Clusters(
-                job.feature_map,
-                centres[start, :k],
-                weights[start, :k],
-                paths[start][-1],
-                tuple(paths[start]),
-                tuple(path[-1] for path, count in zip(paths, starts.counts, strict=True) if count == k),
-                int(n_iter[start]),
-                bool(stopped[start]),
-                job.grid,
-            )
-            for k, start in ((k, best(k)) for k in numbers)
-        ),
-    )
+    yield replace(latest, clusters=tuple(map(found, numbers)))
 
 
 def finish(passes: Iterator[LloydPass]) -> tuple[Clusters, ...]:

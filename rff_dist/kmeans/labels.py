@@ -28,9 +28,8 @@ def label_in_memory(dataset: Dataset, clusters: starts.Clusters, *, engine: Engi
     Raises DataError if the dataset does not fit the clusters, or values are not finite.
     """
     predicting.check_dataset(dataset, clusters.feature_map, clusters.card)
-    return predicting.rows_in_memory(
-        dataset, lloyd_pass.label_rows, clusters.state, engine=engine, label="label"
-    )
+    compute, state = lloyd_pass.label_rows, clusters.state
+    return predicting.rows_in_memory(dataset, compute, state, engine=engine, label="label")
 
 
 def inertia_of(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -> float:

@@ -157,9 +157,8 @@ class ClusteringJob:
         combine: Callable[[T, T], T] = operator.add,
     ) -> T:
         """Run a pass over all blocks."""
-        return inspection.sum_rows(
-            self.dataset, compute, state, combine=combine, engine=self.engine, label=label
-        )
+        dataset, engine = self.dataset, self.engine
+        return inspection.sum_rows(dataset, compute, state, combine=combine, engine=engine, label=label)
 
     def expect(self, label: str, limit: int) -> None:
         """Tell the engine's observers how many passes there will be at most."""

@@ -129,16 +129,9 @@ def find_differences(
         else:
             came[i] = True
     gone[[i for alike in held.values() for i in alike]] = True
-    was, became = old.only(differs), new.only(differs[:n_both])
-    return Differences(
-        before,
-        after,
-        was,
-        became,
-        new.only(came).as_dataset(),
-        old.only(gone).as_dataset(),
-        np.array(moved, np.int64).reshape(-1, 2),
-    )
+    both = old.only(differs), new.only(differs[:n_both])
+    others = new.only(came).as_dataset(), old.only(gone).as_dataset()
+    return Differences(before, after, *both, *others, np.array(moved, np.int64).reshape(-1, 2))
 
 
 def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) -> bool:

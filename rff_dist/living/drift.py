@@ -81,12 +81,9 @@ def measure_errors(rows: blocks.Rows, model: predicting.LinearModel) -> ErrorSum
     predictions = predicting.predict_rows(rows, model)
     with np.errstate(over="ignore"):
         squares = np.minimum((y - predictions) ** 2, LARGEST_SQUARE)
-    return ErrorSums(
-        evaluation.errors_of(y, weights, predictions, model.intercept),
-        exact_sums.ExactSum.of(np.asarray(weights @ weights)),
-        exact_sums.ExactSum.of(weights**2 @ squares),
-        exact_sums.ExactSum.of(weights**2 @ squares**2),
-    )
+    errors = evaluation.errors_of(y, weights, predictions, model.intercept)
+    sums = np.asarray(weights @ weights), weights**2 @ squares, weights**2 @ squares**2
+    return ErrorSums(errors, *map(exact_sums.ExactSum.of, sums))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

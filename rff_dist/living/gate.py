@@ -214,15 +214,9 @@ def measure_pair(rows: Rows, models: predicting.LinearModel) -> PairedErrors:
         errors = (np.tile(y, 2) - predicting.predict_rows(rows, models)) ** 2
     champion, challenger = np.split(np.minimum(errors, drift.LARGEST_SQUARE), 2, axis=1)
     difference, squared = challenger - champion, weights**2
-    sums = (
-        np.asarray(weights.sum()),
-        np.asarray(squared.sum()),
-        weights @ champion,
-        weights @ challenger,
-        squared @ difference,
-        squared @ difference**2,
-    )
-    return PairedErrors(*map(exact_sums.ExactSum.of, sums))
+    totals = np.asarray(weights.sum()), np.asarray(squared.sum()), weights @ champion, weights @ challenger
+    spreads = squared @ difference, squared @ difference**2
+    return PairedErrors(*map(exact_sums.ExactSum.of, (*totals, *spreads)))
 
 
 def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERANCE, engine: Engine) -> Gate:
@@ -238,14 +232,11 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     champion = held_out.champion
     without = _linear_without(challenger, [(now, part) for (_, now), part in held_out.sums.items()])
     # side by side, so that features of each row are made once for both models
-    both = predicting.LinearModel(
-        challenger.feature_map,
-        np.hstack([champion.coefficients, without.coefficients]),
-        np.concatenate([champion.intercept, without.intercept]),
-    )
-    pair = inspection.sum_rows(
-        held_out.dataset, measure_pair, both, blocks=held_out.blocks, engine=engine, label="compare"
-    )
+    coefficients = np.hstack([champion.coefficients, without.coefficients])
+    intercept = np.concatenate([champion.intercept, without.intercept])
+    both = predicting.LinearModel(challenger.feature_map, coefficients, intercept)
+    rows, blocks = held_out.dataset, held_out.blocks
+    pair = inspection.sum_rows(rows, measure_pair, both, blocks=blocks, engine=engine, label="compare")
     old, now = pair.mean
     # without it up to 1 in 4 good batches were refused, with it none of 80
     chance = float(scipy.special.ndtri(1 - _DOUBT / len(old))) * pair.standard_error

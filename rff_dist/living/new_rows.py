@@ -239,25 +239,20 @@ def find_new_rows(
     version = model.card.get("data_version")
     missing = without_rows([(0, seen)], held_ranges(model))
     fingerprint = model.card["prefix_fingerprint"]
-    differences = find_differences(
-        dataset, version, missing, start=start, only_appended=fingerprint == dataset.recorded_prefix(seen)
-    )
+    is_longer = fingerprint == dataset.recorded_prefix(seen)
+    differences = find_differences(dataset, version, missing, start=start, only_appended=is_longer)
     if differences is None and not _begins_with(dataset, seen, fingerprint):
         raise FingerprintMismatchError(_why_not(model, dataset, seen))
     differences = differences or NO_DIFFERENCES
     changed = differences.changed
-    # a refusal holds only as long as its rows are still those that were refused
-    held_back = [
-        (refusal.start, refusal.stop)
-        for refusal in refusals
-        if not refusal.is_change
-        and seen < refusal.stop
-        and (
-            has_rows_of(dataset, refusal.data_version, refusal.start, refusal.stop)
-            if changed
-            else _begins_with(dataset, refusal.n_samples, refusal.fingerprint)
-        )
-    ]
+
+    def holds(refusal: Refusal) -> bool:  # as long as its rows are still those that were refused
+        if changed:
+            return has_rows_of(dataset, refusal.data_version, refusal.start, refusal.stop)
+        return _begins_with(dataset, refusal.n_samples, refusal.fingerprint)
+
+    refused = [refusal for refusal in refusals if not refusal.is_change and seen < refusal.stop]
+    held_back = [(refusal.start, refusal.stop) for refusal in refused if holds(refusal)]
     # rows that stay out: those left out before, unless they changed since, and refused new ones
     out = merge_ranges([*without_rows(_left_out(model), changed), *without_rows(held_back, [(0, seen)])])
     again = [] if backfill is None else without_rows(out, [(0, backfill)])
@@ -266,19 +261,10 @@ def find_new_rows(
     again += without_rows([(start, start_before)], changed)  # by a longer window
     added = without_rows([*again, (seen, max(seen, n_samples))], [*out, (0, start)])
     # rows that the window has passed; changed ones are subtracted as they were, by `differences`
-    left = without_rows(held_ranges(model), [*changed, (start, max(start, seen))])
-    return NewRows(
-        seen,
-        n_samples,
-        tuple(merge_ranges(added)),
-        tuple(out),
-        differences,
-        window,
-        fading,
-        (window, half_life) != (window_before, faded.half_life),
-        start,
-        tuple(left),
-    )
+    left = tuple(without_rows(held_ranges(model), [*changed, (start, max(start, seen))]))
+    is_other = (window, half_life) != (window_before, faded.half_life)
+    come = tuple(merge_ranges(added))
+    return NewRows(seen, n_samples, come, tuple(out), differences, window, fading, is_other, start, left)
 
 
 def _why_not(model: RidgeModel, dataset: blocks.Dataset, seen: int) -> str:

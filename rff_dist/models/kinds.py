@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rff_dist.errors import IntegrityError, StorageError
+from rff_dist.fields import values_of
 from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.ridge import models
 from rff_dist.storage import records
@@ -28,8 +29,7 @@ def write_clusters(clusters: starts.Clusters, url: PathLike, *, overwrite: bool 
     created = datetime.now(UTC).isoformat(timespec="seconds")
     card = {"environment": models.describe_environment(), "created": created, **clusters.card}
     metadata = {
-        "n_clusters": clusters.n_clusters,
-        **{name: getattr(clusters, name) for name in _RESULTS},
+        **values_of(clusters, "n_clusters", *_RESULTS),
         "grid": asdict(clusters.grid),
         "feature_map": features,
         "card": card,

@@ -15,7 +15,6 @@ a record that no one reads; the version before stays current.
 
 import json
 import logging
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -28,6 +27,7 @@ from typing import Any
 from rff_dist import __version__, errors
 from rff_dist.storage import locations, output_places, records
 from rff_dist.text import redact
+from rff_dist.typing import Facts, PathLike
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class RegisteredModel:
     ('main', None, [])
     """
 
-    def __init__(self, url: str | os.PathLike[str]) -> None:
+    def __init__(self, url: PathLike) -> None:
         self.location = locations.parse_location(url)
 
     @property
@@ -98,9 +98,8 @@ class RegisteredModel:
         """
         self._refuse_others()
         # Each version has its own folder below the model.
-        output_places.check_output(
-            records.version_place(self.location, self._last_number() + 1), overwrite=False, inputs=inputs
-        )
+        place = records.version_place(self.location, self._last_number() + 1)
+        output_places.check_output(place, overwrite=False, inputs=inputs)
 
     def versions(self, *, last: int | None = None) -> list[Version]:
         """Return the published versions, in the order of their numbers.
@@ -135,12 +134,7 @@ class RegisteredModel:
         return None if pointer is None else self.version(pointer.number)
 
     def publish(
-        self,
-        write: Callable[[str], object],
-        *,
-        lineage: Mapping[str, Any],
-        reason: str = "",
-        promote: bool = True,
+        self, write: Callable[[str], object], *, lineage: Facts, reason: str = "", promote: bool = True
     ) -> Version:
         """Store the next version, whole or not at all, and make it the current one.
 
@@ -192,16 +186,8 @@ class RegisteredModel:
             # after the record is written, which may take minutes: the parent is what is current now
             pointer = self.pointer()
             facts = {"parent": None if pointer is None else pointer.number, **facts}
-            version = Version(
-                number=number,
-                url=place.url,
-                kind=record.kind,
-                digest=record.metadata.get("digest"),
-                created=datetime.now(UTC).isoformat(timespec="seconds"),
-                parent=facts["parent"],
-                lineage=facts,
-                reason=reason,
-            )
+            created, digest = datetime.now(UTC).isoformat(timespec="seconds"), record.metadata.get("digest")
+            version = Version(number, place.url, record.kind, digest, created, facts["parent"], reason, facts)
             output_places.check_held(self.location)
             with _writing(place):
                 records.add_lineage(place, {name: getattr(version, name) for name in ("number", *_STORED)})
@@ -369,7 +355,7 @@ class Registry:
     `url`: a local path, `memory://name` or a URL of an object store.
     """
 
-    def __init__(self, url: str | os.PathLike[str]) -> None:
+    def __init__(self, url: PathLike) -> None:
         self.location = locations.parse_location(url)
 
     def names(self) -> list[str]:

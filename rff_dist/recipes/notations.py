@@ -11,21 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rff_dist.errors import DataError
-from rff_dist.lazy import LazyModule
+from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import MISSING_TEXTS, Table, kind_of, listed, to_numbers, to_text
 from rff_dist.typing import FloatArray
-
-if TYPE_CHECKING:
-    import pyarrow
-    from pyarrow import compute
-else:
-    pyarrow, compute = LazyModule("pyarrow"), LazyModule("pyarrow.compute")
 
 #: Formats beyond ISO 8601 in which day and month cannot be confused.
 DATE_FORMATS = ["%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"]
@@ -166,10 +160,8 @@ def find_notations(
         # later tables are read by the notation found here, even if they alone would suggest another
         looked_at |= set(texts)
         notations |= _find(table, texts, numbers, reading)
-    return {
-        name: replace(notation, missing=[*notation.missing, *(reading.missing or [])])
-        for name, notation in notations.items()
-    }
+    given = reading.missing or []
+    return {name: replace(found, missing=[*found.missing, *given]) for name, found in notations.items()}
 
 
 def notation_notes(notations: Mapping[str, Notation], given: Sequence[str] = ()) -> list[str]:
@@ -294,11 +286,9 @@ def _fitting_numbers(texts: pyarrow.Array, counts: pyarrow.Array, *, is_text: bo
         units = words
     if len(units) > 1:  # "$5" and "€5" do not merge
         return {}
-    fits = {
-        decimal: _fitting(Notation("number", decimal, *units), texts, counts, is_text=is_text)
-        for decimal in ".,"
-    }
-    return {decimal: notation for decimal, notation in fits.items() if notation is not None}
+    numbers = [Notation("number", decimal, *units) for decimal in ".,"]
+    fits = [_fitting(number, texts, counts, is_text=is_text) for number in numbers]
+    return {fit.decimal: fit for fit in fits if fit is not None}
 
 
 def _fitting(

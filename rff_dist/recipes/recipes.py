@@ -12,12 +12,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rff_dist.errors import DataError, VersionError
-from rff_dist.lazy import LazyModule
+from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.notations import Notation, with_notations
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import (
@@ -32,12 +32,6 @@ from rff_dist.recipes.tables import (
 )
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.typing import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    import pyarrow
-    from pyarrow import compute
-else:
-    pyarrow, compute = LazyModule("pyarrow"), LazyModule("pyarrow.compute")
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 MISSING = "(missing)"  # the level of missing text, if missing values are filled in
@@ -146,9 +140,8 @@ class OneHot:
         """What is done, for people."""
         names = [*self.levels[:_SHOWN_LEVELS], *(["…"] if len(self.levels) > _SHOWN_LEVELS else [])]
         rest = "; one more column for all others" if self.rest else ""
-        return f"one-hot, {len(self.levels):,} levels: {', '.join(names)}{rest}" + _missing_words(
-            self.n_missing
-        )
+        others = rest + _missing_words(self.n_missing)
+        return f"one-hot, {len(self.levels):,} levels: {', '.join(names)}{others}"
 
     @property
     def _is_binary(self) -> bool:
@@ -372,10 +365,7 @@ class Recipe:
                 f"the recipe is of format {str(values.get('format'))[:100]}; this release reads format "
                 f"{_FORMAT}. Use a newer release of rff_dist"
             )
-        columns = [
-            _ENCODERS[part["kind"]](**{name: value for name, value in part.items() if name != "kind"})
-            for part in values["columns"]
-        ]
+        columns = [_ENCODERS[part.pop("kind")](**part) for part in map(dict, values["columns"])]
         notations = {name: Notation(**part) for name, part in values["notations"].items()}
         reading = Reading(**values["reading"])
         return cls(columns, values["left_out"], values["id"], reading, values["notes"], notations)

@@ -8,20 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rff_dist.data import memory
 from rff_dist.errors import DataError, StorageError
-from rff_dist.lazy import LazyModule
+from rff_dist.recipes.arrow import compute, pyarrow, types
 from rff_dist.storage import locations
-
-if TYPE_CHECKING:
-    import pyarrow
-    from pyarrow import compute, types
-else:
-    pyarrow, compute, types = map(LazyModule, ("pyarrow", "pyarrow.compute", "pyarrow.types"))
 
 _BATCH_BYTES = 8 * 2**20
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rff_dist.storage import arrays, documents, locations, repositories, writing
 from rff_dist.storage.columns import ID
 from rff_dist.storage.groups import StoredGroup, complete, require_versions
 from rff_dist.text import some
+from rff_dist.typing import PathLike
 
 _SHOWN_SOURCES = 20
 
@@ -41,7 +41,7 @@ class Changed:
 
 
 def append_dataset(
-    url: str | os.PathLike[str],
+    url: PathLike,
     X: Any,
     y: Any = None,
     *,
@@ -122,14 +122,10 @@ def append_batches(
         digest = buffer.finish()
         new = row_sources.known_sources(attributes)[len(row_sources.known_sources(dataset.attributes)) :]
         came_from = [str(source.get("name")) for source in new]
-        words = f"append {n_new:,} rows" + (f" from {some(came_from)}" if came_from else "")
+        words = message or f"append {n_new:,} rows" + (f" from {some(came_from)}" if came_from else "")
+        facts = {"sources": came_from[:_SHOWN_SOURCES]} if came_from else {}
         version = dataset.commit(
-            "append",
-            buffer.n_samples,
-            digest=digest,
-            attributes=attributes,
-            message=message or words,
-            facts={"sources": came_from[:_SHOWN_SOURCES]} if came_from else {},
+            "append", buffer.n_samples, digest=digest, attributes=attributes, message=words, facts=facts
         )
     return Changed(n_new, n_before, buffer.n_samples, version)
 

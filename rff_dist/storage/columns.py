@@ -1,6 +1,5 @@
 """Columns: one label, group or id for each row, as integers, booleans or text, in memory or in Zarr."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,11 +90,7 @@ class StoredColumn:
 
 
 def open_column(
-    url: str | os.PathLike[str] | zarr.Group,
-    name: str,
-    *,
-    missing_chunks: str = "error",
-    version: str | None = None,
+    url: PathLike | zarr.Group, name: str, *, missing_chunks: str = "error", version: str | None = None
 ) -> StoredColumn:
     """Open a 1-D array of a Zarr group as labels or groups; metadata are checked, no rows are read.
 

@@ -1,6 +1,5 @@
 """Replace or delete rows of a versioned dataset, and convert plain Zarr to a versioned dataset."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from rff_dist.storage import appending, documents, locations, output_places, wri
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.groups import find_group
-from rff_dist.typing import IntArray
+from rff_dist.typing import IntArray, PathLike
 
 
 def replace_rows(
-    url: str | os.PathLike[str],
+    url: PathLike,
     rows: ArrayLike,
     X: Any,
     y: Any = None,
@@ -84,18 +83,14 @@ def replace_batches(
     with _changing(dataset, "replaced"):
         for name, values in parts.items():
             dataset.array(name).oindex[numbers[order]] = values[order]
-        version = dataset.commit(
-            "replace",
-            n_before,
-            digest=appending.digest_rows(numbers[order], *(values[order] for values in parts.values())),
-            message=message or f"replace {n_rows:,} row{'s' * (n_rows != 1)}",
-            facts={"n_rows": n_rows},
-        )
+        digest = appending.digest_rows(numbers[order], *(values[order] for values in parts.values()))
+        words = message or f"replace {n_rows:,} row{'s' * (n_rows != 1)}"
+        version = dataset.commit("replace", n_before, digest=digest, message=words, facts={"n_rows": n_rows})
     return appending.Changed(n_rows, n_before, n_before, version)
 
 
 def delete_rows(
-    url: str | os.PathLike[str], rows: ArrayLike, *, keep_order: bool = False, message: str | None = None
+    url: PathLike, rows: ArrayLike, *, keep_order: bool = False, message: str | None = None
 ) -> appending.Changed:
     """Delete rows by their numbers, like `numpy.delete(array, rows, axis=0)` of each array, in one commit.
 
@@ -153,14 +148,12 @@ def delete_from(
         raise DataError(f"all {n_before:_} rows of {dataset.location} would be deleted; expected one to stay")
     with _changing(dataset, "deleted"):
         _take_out(dataset, gone, n_before, keep_order=keep_order)
+        left = loads.without_deleted(dataset.loads(), gone, keep_order=keep_order)
+        digest = appending.digest_rows(gone, np.array([keep_order]))
+        words = message or f"{what} {len(gone):,} row{'s' * (len(gone) != 1)}"
+        facts = {"n_rows": len(gone), "order_kept": keep_order}
         version = dataset.commit(
-            what,
-            n_after,
-            digest=appending.digest_rows(gone, np.array([keep_order])),
-            message=message or f"{what} {len(gone):,} row{'s' * (len(gone) != 1)}",
-            facts={"n_rows": len(gone), "order_kept": keep_order},
-            attributes=attributes,
-            loads=loads.without_deleted(dataset.loads(), gone, keep_order=keep_order),
+            what, n_after, digest=digest, message=words, facts=facts, attributes=attributes, loads=left
         )
     return appending.Changed(len(gone), n_before, n_after, version)
 
@@ -220,14 +213,10 @@ def merge_rows(
             _take_out(dataset, gone, n_all, keep_order=False)
             came = loads.without_deleted(came, gone, keep_order=False)
         counts = n_all - n_before, len(order), len(gone)
+        facts = dict(zip(("n_added", "n_replaced", "n_deleted"), counts, strict=True))
+        what, n_after, words = "merge" if any(counts[1:]) else "append", n_all - len(gone), message(*counts)
         version = dataset.commit(
-            "merge" if counts[1] or counts[2] else "append",
-            n_all - len(gone),
-            digest=digest,
-            message=message(*counts),
-            facts=dict(zip(("n_added", "n_replaced", "n_deleted"), counts, strict=True)),
-            attributes=attributes,
-            loads=came,
+            what, n_after, digest=digest, message=words, facts=facts, attributes=attributes, loads=came
         )
     return Merged(*counts, version)
 
@@ -302,10 +291,7 @@ def find_rows(dataset: appending.Editing, column: str, values: Sequence[Any]) ->
 
 
 def convert_dataset(
-    url: str | os.PathLike[str],
-    output: str | os.PathLike[str] | None = None,
-    *,
-    observer: writing.Progress | None = None,
+    url: PathLike, output: PathLike | None = None, *, observer: writing.Progress | None = None
 ) -> str:
     """Convert plain Zarr, of format 2 or 3 and by any writer, to a versioned dataset.
 

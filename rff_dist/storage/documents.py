@@ -336,7 +336,7 @@ def write_file(path: Path, content: bytes, *, what: str) -> Path:
 
 def find_object(location: locations.Location) -> Tagged | None:
     """Return the tag of the object at a location in an object store; None if there is none."""
-    store, name = _store_above(location)
+    store, name = store_above(location, read_only=False)
     return read_tagged(store, name, where=location, content=False)
 
 
@@ -348,7 +348,7 @@ def upload(path: Path, location: locations.Location, *, expected: Tagged | None)
     """
     import obstore
 
-    store, name = _store_above(location)
+    store, name = store_above(location, read_only=False)
     # A look, then a put: for such files a writer in between is not noticed.
     if path.stat().st_size > _IN_ONE_REQUEST:
         # Requests with a condition are not sent in parts, and would hold all of the file in memory.
@@ -359,8 +359,9 @@ def upload(path: Path, location: locations.Location, *, expected: Tagged | None)
         raise overtaken(location)
 
 
-def _store_above(location: locations.Location) -> tuple[Any, str]:
+def store_above(location: locations.Location, *, read_only: bool) -> tuple[Any, str]:
+    """Open the store of the folder that an object is in; return it and the object's name there."""
     parent, _, name = location.path.rpartition("/")
     if not parent:
         raise StorageError(f"{location} is a whole bucket; expected the name of an object in it")
-    return locations.open_store(locations.Location(location.scheme, parent), read_only=False), name
+    return locations.open_store(locations.Location(location.scheme, parent), read_only=read_only), name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import colorsys
 import logging
-import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,24 +24,9 @@ from rff_dist.typing import PathLike
 
 _log = logging.getLogger(__name__)
 # How values are stored; a result has its own.
-_PACKING = {
-    "scale_factor",
-    "add_offset",
-    "_FillValue",
-    "missing_value",
-    "_Unsigned",
-    "dtype",
-    "_ARRAY_DIMENSIONS",
-}
-_PACKING |= {
-    "valid_min",
-    "valid_max",
-    "valid_range",
-    "actual_range",
-    "flag_values",
-    "flag_meanings",
-    "flag_colors",
-}
+_PACKING = {"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype"}
+_PACKING |= {"_ARRAY_DIMENSIONS", "valid_min", "valid_max", "valid_range", "actual_range"}
+_PACKING |= {"flag_values", "flag_meanings", "flag_colors"}
 NAMES = {"predictions": "prediction", "standard_deviations": "std", "X": "component"}
 _TITLES = {
     "std": "standard deviation of {}",
@@ -117,9 +101,8 @@ def open_variable(group: groups.StoredGroup, name: str, missing_chunks: str = "e
             f"{group.label(name)} has the dimensions {dims}; expected a name for each of "
             f"{len(header.shape)}. Write it with xarray, or give `dimension_names`"
         )
-    missing = [
-        _filled(attributes[key], header.dtype) for key in ("_FillValue", "missing_value") if key in attributes
-    ]
+    known = [key for key in ("_FillValue", "missing_value") if key in attributes]
+    missing = [_filled(attributes[key], header.dtype) for key in known]
     if header.zarr_format == 2 and array.fill_value is not None:  # there it is CF's, for xarray too
         missing.append(array.fill_value)
     missing = [value for value in np.ravel(missing).tolist() if value == value]  # NaN is missing in any case
@@ -193,16 +176,11 @@ def open_grid(
     if target is None and max(map(len, dims)) < len(wanted):
         of_all = (name for name in sorted(names) if {*(_dims(_array(group, name)) or ())} == wanted)
         like = find(next(of_all, ""))
-    targets = [target] if isinstance(target, str) else [*(target or ())]
-    dataset = grids.grid_of(
-        found,
-        [open_variable(group, name, missing_chunks) for name in targets],
-        None if weight is None else open_variable(group, weight, missing_chunks),
-        like=like,
-        url=group.url,
-        version=group.version,
-        missing_chunks=missing_chunks,
-    )
+    predicted = [target] if isinstance(target, str) else target or ()
+    targets = [open_variable(group, name, missing_chunks) for name in predicted]
+    weights = None if weight is None else open_variable(group, weight, missing_chunks)
+    facts = {"url": group.url, "version": group.version, "missing_chunks": missing_chunks}
+    dataset = grids.grid_of(found, targets, weights, like=like, **facts)
     mappings = sorted(grids.mappings_of(dataset.variables) & names)
     reference = grids.reference_of([dict(_array(group, name).attrs) for name in mappings])
     dataset = replace(dataset, reference=reference)
@@ -265,11 +243,9 @@ def find_inputs(url: PathLike, version: str | None, card: Mapping[str, Any]) -> 
     group = groups.find_group(url, version)
     if not names or group.read_header("X") is not None:
         return None
-    there = {
-        *(found := group.list_arrays()),
-        *(f"{name}.{part}" for name in found for part in grids.TIME_PARTS),
-    }
-    return names if there.issuperset(names) else None
+    found = group.list_arrays()
+    parts = (f"{name}.{part}" for name in found for part in grids.TIME_PARTS)
+    return names if {*found, *parts}.issuperset(names) else None
 
 
 def _array(group: groups.StoredGroup, name: str) -> zarr.Array[Any]:
@@ -350,7 +326,7 @@ def fields_of(layout: Layout) -> np.dtype[Any]:
 
 
 def create_grid_output(
-    url: str | os.PathLike[str],
+    url: PathLike,
     dataset: grids.GridDataset,
     layout: Layout,
     *,
@@ -407,9 +383,8 @@ def create_grid_output(
 def _flags(meanings: Mapping[int, str]) -> dict[str, Any]:
     """Return CF's attributes of labels, with a colour of each: hues a golden section apart."""
     hues = [(i * 0.618034 % 1, 0.45 + 0.2 * (i // 2 % 2), 0.6) for i in range(len(meanings))]
-    colours = [
-        "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(*hue)) for hue in hues
-    ]
+    parts = (colorsys.hls_to_rgb(*hue) for hue in hues)
+    colours = ["#" + "".join(f"{round(255 * part):02x}" for part in rgb) for rgb in parts]
     texts = {"flag_meanings": " ".join(meanings.values()), "flag_colors": " ".join(colours)}
     return {"flag_values": [*meanings], **texts} if meanings else {}
 
@@ -428,17 +403,14 @@ def _coordinates(group: groups.StoredGroup, reference: StoredVariable, dims: Seq
 
 def _copy(source: zarr.Array[Any], group: zarr.Group, name: str) -> None:
     attributes = {key: value for key, value in source.attrs.items() if key != "_ARRAY_DIMENSIONS"}
-    values = np.asarray(source[...])
-    copy = group.create_array(
+    group.create_array(
         name,
-        shape=source.shape,
-        dtype=values.dtype,
+        data=np.asarray(source[...]),
         chunks=source.shape or "auto",
         dimension_names=_dims(source),
         attributes=attributes,
         fill_value=source.fill_value,
     )
-    copy[...] = values
 
 
 def _create(

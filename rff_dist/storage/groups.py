@@ -24,7 +24,7 @@ from zarr.storage import LocalStore, ObjectStore, WrapperStore
 from rff_dist.errors import ConflictError, IntegrityError, NoSuchVersionError, StorageError, VersionError
 from rff_dist.storage import arrays, documents, locations, repositories
 from rff_dist.text import some
-from rff_dist.typing import Facts
+from rff_dist.typing import Facts, PathLike
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,10 +156,8 @@ class StoredGroup:
         header = self.read_header(name, text=text)
         if header is None:
             return None
-        path, label = self.prefix + name, self.label(name)
-        return header, arrays.open_array(
-            self._bound_store, path, header, label=label, missing_chunks=missing_chunks
-        )
+        store, path, label = self._bound_store, self.prefix + name, self.label(name)
+        return header, arrays.open_array(store, path, header, label=label, missing_chunks=missing_chunks)
 
     def require_array(
         self, name: str, missing_chunks: str = "error", *, text: bool = True
@@ -205,7 +203,7 @@ def _reopen(
 
 
 def find_group(
-    url: str | os.PathLike[str] | zarr.Group, version: str | None = None, *, unfinished: bool = False
+    url: PathLike | zarr.Group, version: str | None = None, *, unfinished: bool = False
 ) -> StoredGroup:
     """Find a group; its metadata are not read yet.
 
@@ -238,7 +236,7 @@ def find_group(
     return found(locations.open_store(folder, read_only=True), generation=folder.url)
 
 
-def _existing(url: str | os.PathLike[str]) -> locations.Location:
+def _existing(url: PathLike) -> locations.Location:
     """Return the location of a URL; raise a StorageError that says what is there, if that is no dataset."""
     location = locations.parse_location(url)
     if location.is_local:

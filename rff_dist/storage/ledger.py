@@ -222,11 +222,8 @@ def _to_parts(key: str, tree: Any, arrays: Sequence[np.ndarray]) -> list[bytes |
     entries = [{"dtype": array.dtype.str, "shape": array.shape} for array in arrays]
     document = {"key": key, "value": tree, "arrays": entries, "crc32c": _checksum(arrays)}
     header = documents.sign_document(document, kind=_KIND, version=FORMAT_VERSION)
-    return [
-        len(header).to_bytes(_LENGTH, "little"),
-        header,
-        *(memoryview(memory.as_bytes(array)) for array in arrays),
-    ]
+    contents = (memoryview(memory.as_bytes(array)) for array in arrays)
+    return [len(header).to_bytes(_LENGTH, "little"), header, *contents]
 
 
 def _checksum(arrays: Sequence[np.ndarray]) -> int:

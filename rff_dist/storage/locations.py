@@ -32,6 +32,7 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore
 from rff_dist.errors import RFFDistError, StorageError
 from rff_dist.lazy import require
 from rff_dist.text import human_bytes, redact
+from rff_dist.typing import PathLike
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class Location:
         return self.url
 
 
-def parse_location(url: str | os.PathLike[str]) -> Location:
+def parse_location(url: PathLike) -> Location:
     """Parse a local path or a URL; nothing is opened.
 
     Raises StorageError if the scheme is not one of `SCHEMES`, or the URL is a chain (`::`) or holds
@@ -204,9 +205,8 @@ def _wait_until_threads_sleep() -> None:
     until, quiet = time.monotonic() + _LATE_S, 0
     while quiet < 5 and time.monotonic() < until:
         time.sleep(0.02)
-        quiet = (
-            0 if any(_is_awake(thread) for thread in Path("/proc/self/task").glob("*/stat")) else quiet + 1
-        )
+        are_awake = any(_is_awake(thread) for thread in Path("/proc/self/task").glob("*/stat"))
+        quiet = 0 if are_awake else quiet + 1
 
 
 def _is_awake(thread: Path) -> bool:
@@ -251,15 +251,15 @@ def explain(error: BaseException) -> str:
 
 
 @contextmanager
-def reaching(what: str, key: str = "") -> Iterator[None]:
-    """Turn all errors into StorageError: `what` cannot be done, and `key` is what it was about."""
+def reaching(what: str, key: str = "", advice: str = _CHECK) -> Iterator[None]:
+    """Turn all errors into StorageError: `what` cannot be done, `key` is what it was about, then `advice`."""
     try:
         yield
     except RFFDistError:
         raise
     except Exception as error:
         about = f"{key}: " if key else ""
-        raise StorageError(f"{what} ({about}{explain(error)}). {_CHECK}") from error
+        raise StorageError(f"{what} ({about}{explain(error)}). {advice}") from error
 
 
 def exists(location: Location) -> bool:
@@ -465,7 +465,7 @@ def sync_names(location: Location, n_names: int) -> None:
             fsync_path(parent)
 
 
-def fsync_path(path: str | os.PathLike[str]) -> None:
+def fsync_path(path: PathLike) -> None:
     """Wait until a file's bytes, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -40,7 +40,7 @@ from zarr.core.sync import sync
 from rff_dist.errors import OutputBusyError, OutputExistsError, StorageError
 from rff_dist.storage import documents, locations, repositories
 from rff_dist.text import redact
-from rff_dist.typing import Facts
+from rff_dist.typing import Facts, PathLike
 
 logger = logging.getLogger(__name__)
 
@@ -464,9 +464,8 @@ class _Watch:
         if not file or not locations.may_hold(place):  # the output itself, or nothing in memory
             is_object = place.is_remote and "/" in place.path  # not a whole bucket
             return documents.find_object(place) if is_object else None
-        return documents.read_tagged(
-            locations.open_store(place, read_only=True), file, where=place, content=False
-        )
+        store = locations.open_store(place, read_only=True)
+        return documents.read_tagged(store, file, where=place, content=False)
 
 
 # What this context holds, by URL. A step of a run that holds a place gets it again.
@@ -474,7 +473,7 @@ _held: ContextVar[Mapping[str, _Lock | _Watch]] = ContextVar("held places", defa
 
 
 @contextmanager
-def hold(location: str | os.PathLike[str] | locations.Location, *, holder: str) -> Iterator[None]:
+def hold(location: PathLike | locations.Location, *, holder: str) -> Iterator[None]:
     """Let this context alone publish at `location` as long as it lasts.
 
     In a folder other runs are refused at once. In an object store the run that publishes first wins, and the

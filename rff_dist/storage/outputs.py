@@ -1,7 +1,6 @@
 """Outputs that many workers write block by block, such as predictions; a block may be written again."""
 
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from rff_dist.data import blocks, columns
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import documents, groups, locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, create_array, read_rows
+from rff_dist.typing import PathLike
 
 logger = logging.getLogger(__name__)
 
@@ -227,9 +227,8 @@ class Output(StagedOutput):
             group = zarr.open_group(locations.open_store(self.place.staged, read_only=False), mode="r+")
             if name in group:  # written by a job that was stopped later
                 del group[name]
-            array = create_array(
-                group, name, shape=(self.n_samples,), dtype=column.dtype, chunk_rows=rows, marked=True
-            )
+            shape, dtype = (self.n_samples,), column.dtype
+            array = create_array(group, name, shape=shape, dtype=dtype, chunk_rows=rows, marked=True)
             for block in blocks.cut_blocks(self.n_samples, rows, rows_per_block=rows):
                 array[block.start : block.stop] = _as_stored(column.read(block))
 
@@ -269,10 +268,10 @@ class Output(StagedOutput):
 
 
 def create_output(
-    url: str | os.PathLike[str],
+    url: PathLike,
     layout: Layout,
     *,
-    inputs: Sequence[str | os.PathLike[str]] = (),
+    inputs: Sequence[PathLike] = (),
     overwrite: bool = False,
     place: locations.Location | None = None,
 ) -> Output:

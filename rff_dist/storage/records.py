@@ -11,7 +11,6 @@
 
 import hashlib
 import json
-import os
 import re
 import uuid
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from rff_dist import __version__
 from rff_dist.data import memory
 from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError, UnsafeModelError
 from rff_dist.storage import arrays, documents, locations, output_places
+from rff_dist.typing import Facts, PathLike
 
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
@@ -54,12 +54,7 @@ class Record:
 
 
 def write_record(
-    url: str | os.PathLike[str],
-    *,
-    kind: str,
-    metadata: Mapping[str, Any],
-    arrays: Mapping[str, np.ndarray],
-    overwrite: bool = False,
+    url: PathLike, *, kind: str, metadata: Facts, arrays: Mapping[str, np.ndarray], overwrite: bool = False
 ) -> None:
     """Write a record; until it is complete, readers see the one before, or none.
 
@@ -98,7 +93,7 @@ def write_record(
             raise
 
 
-def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Record:
+def read_record(url: PathLike, *, kind: str | None = None) -> Record:
     """Read a record and check every byte of it.
 
     `url`: the record's place, or a registered model (`models/NAME`), whose current version is then read.
@@ -141,7 +136,7 @@ def find_record(location: locations.Location) -> locations.Location:
     return location
 
 
-def peek_record(url: str | os.PathLike[str]) -> Record:
+def peek_record(url: PathLike) -> Record:
     """Read a record's kind and metadata, without its arrays; raises as `read_record`."""
     location = find_record(locations.parse_location(url))
     document = _parse_document(_read_document(location), location)

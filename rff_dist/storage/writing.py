@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from rff_dist.storage import datasets, documents, locations, output_places, repo
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, read_rows
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.groups import complete
-from rff_dist.typing import Facts
+from rff_dist.typing import Facts, PathLike
 
 MAX_CHUNK_ROWS = 2**16
 MAX_CHUNKS = 2**31  # along the rows, since Icechunk counts them in 32 bits
@@ -56,7 +55,7 @@ class Writing:
 
 
 def write_dataset(
-    url: str | os.PathLike[str],
+    url: PathLike,
     X: Any,
     y: Any = None,
     *,
@@ -123,14 +122,9 @@ def write_dataset(
     batches, n_samples = read_source(X, y, sample_weight, groups)
     feature_names = row_batches.column_names(X) if feature_names is None else feature_names
     target_names = row_batches.column_names(y) if target_names is None else target_names
-    return write_batches(
-        locations.parse_location(url),
-        batches,
-        n_samples=n_samples,
-        names=(feature_names, target_names),
-        attributes=attributes or {},
-        how=Writing(chunk_rows, overwrite, versioned=versioned),
-    )
+    location, names = locations.parse_location(url), (feature_names, target_names)
+    how, facts = Writing(chunk_rows, overwrite, versioned=versioned), attributes or {}
+    return write_batches(location, batches, n_samples=n_samples, names=names, attributes=facts, how=how)
 
 
 def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
@@ -167,9 +161,8 @@ def write_batches(
     `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read after the
     last batch, so that a source can fill them in while it runs.
     """
-    output_places.check_output(
-        location, overwrite=how.overwrite, inputs=inputs, marker=locations.DATASET_FILES
-    )
+    marker = locations.DATASET_FILES
+    output_places.check_output(location, overwrite=how.overwrite, inputs=inputs, marker=marker)
     with (
         locations.store_errors(f"{location} could not be written", "; what was there before is unchanged"),
         output_places.hold(location, holder="a writer"),
@@ -188,11 +181,9 @@ def write_batches(
             facts = {"change": "write", "n_before": 0, "n_after": n_after, "sha256": digest}
             change.commit(how.message or f"write {n_after:,} rows", facts)
     dtypes = {name: array.dtype for name, array in buffer.arrays.items()}
-    return datasets.open_dataset(
-        location.url,
-        y=None if "y" in dtypes and is_text(dtypes["y"]) else "y",
-        sample_weight="sample_weight" if "sample_weight" in dtypes else None,
-    )
+    y = None if "y" in dtypes and is_text(dtypes["y"]) else "y"
+    weight = "sample_weight" if "sample_weight" in dtypes else None
+    return datasets.open_dataset(location.url, y=y, sample_weight=weight)
 
 
 @contextmanager
@@ -262,17 +253,10 @@ class RowBuffer:
         X = parts["X"]
         rows = chunk_rows or choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples)
         # The length is known only at the end; until then the arrays claim as many rows as any may have.
-        arrays = {
-            name: create_array(
-                group,
-                name,
-                shape=(min(MAX_ROWS, MAX_CHUNKS * rows), *values.shape[1:]),
-                dtype=values.dtype,
-                chunk_rows=rows,
-                marked=True,
-            )
-            for name, values in parts.items()
-        }
+        most, arrays = min(MAX_ROWS, MAX_CHUNKS * rows), {}
+        for name, values in parts.items():
+            shape, dtype = (most, *values.shape[1:]), values.dtype
+            arrays[name] = create_array(group, name, shape=shape, dtype=dtype, chunk_rows=rows, marked=True)
         return cls(arrays, rows, {name: [] for name in arrays}, {name: hashlib.sha256() for name in arrays})
 
     @classmethod
@@ -391,10 +375,6 @@ def read_source(
     y = None if "y" in columns else y
     dataset: datasets.ZarrDataset | memory.ArrayDataset
     if isinstance(X, zarr.Array):
-        y, sample_weight = (
-            part if part is None or isinstance(part, zarr.Array) else np.asarray(part)
-            for part in (y, sample_weight)
-        )
         dataset = datasets.dataset_from_arrays(X, y, sample_weight)
     else:
         dataset = memory.ArrayDataset(X, y, sample_weight)

@@ -161,7 +161,8 @@ def test_the_wheel_installs_one_package(project_root, tmp_path):
     [wheel] = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"rff_dist"}
-    assert {"rff_dist/__init__.py", "rff_dist/py.typed", "rff_dist/flows/train.py"} <= set(names)
+    stubs = {"rff_dist/__init__.pyi", "rff_dist/py.typed"}
+    assert {"rff_dist/__init__.py", "rff_dist/flows/train.py"} | stubs <= set(names)
 
 
 def test_each_kind_of_error_is_its_own():

@@ -133,16 +133,10 @@ def numbers_table(comparison: fit.Comparison) -> Table:
 def passes_table(passes: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> Table:
     """Return the last passes, with the inertia of the centres that each began with."""
     names = [f"{k} clusters" for k in numbers] if len(numbers) > 1 else ["inertia"]
-    rows = [
-        (
-            row["pass"],
-            *(f"{inertia:.8g}" for inertia in row["inertias"]),  # passes differ beyond the fourth digit
-            row["n_starts"],
-            number(row["shift"]),
-            row["seconds"],
-        )
-        for row in passes[-_SHOWN_PASSES:]
-    ]
+    rows = []
+    for row in passes[-_SHOWN_PASSES:]:
+        inertias = [f"{inertia:.8g}" for inertia in row["inertias"]]  # passes differ beyond the fourth digit
+        rows.append((row["pass"], *inertias, row["n_starts"], number(row["shift"]), row["seconds"]))
     caption = "inertia of the centres that each pass began with"
     if len(passes) > _SHOWN_PASSES:
         caption = f"{caption}: the last {_SHOWN_PASSES} of {len(passes):,} passes"

@@ -58,11 +58,7 @@ def _classes(confusion: Confusion, model: Any) -> _Described:
         }
         for i, label in enumerate(read_classes(model).tolist())
     ]
-    record = {
-        **confusion.to_dict(),
-        "classes": per_class,
-        "confusion_matrix": confusion.counts,
-    }
+    record = {**confusion.to_dict(), "classes": per_class, "confusion_matrix": confusion.counts}
     log_loss = "none: the model has no probabilities"
     facts = {
         "accuracy": plus_minus(confusion.accuracy, confusion.accuracy_standard_error),

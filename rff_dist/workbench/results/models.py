@@ -73,24 +73,16 @@ def training_document(training: train.Training, job: specs.Train, run: Summary) 
     if job.fit.candidates is not None:
         record |= {"n_readings": trained.n_readings, "folds": model.card["folds"], "best": trained.best}
         facts |= _search_facts(trained)
-        parts = [candidates_table(trained.rows)]
-        parts.append(
-            Paragraph("scale: the length scale; as good: within one standard error of the best", is_note=True)
-        )
+        note = "scale: the length scale; as good: within one standard error of the best"
+        parts = [candidates_table(trained.rows), Paragraph(note, is_note=True)]
     elif table is not None and len(table["widths"]) > 1:
         parts.append(widths_table(table, record["n_components"]))
     if metrics is not None and "mae" in metrics and model.n_targets > 1:
         parts.append(errors_table(metrics, model))
     parts += group_parts(metrics, model.card.get("target_names"))
-    title = f"wrote {words.place_words(training.published)}"
-    lead = verdict.verdict_of(training.comparison)
-    return Document(
-        title,
-        [facts | words.run_facts(run), *parts],
-        lead,
-        record,
-        next=[["evaluate", job.destination.model, "DATA"]],
-    )
+    title, lead = f"wrote {words.place_words(training.published)}", verdict.verdict_of(training.comparison)
+    following = [["evaluate", job.destination.model, "DATA"]]
+    return Document(title, [facts | words.run_facts(run), *parts], lead, record, following)
 
 
 def refit_document(refitted: Summary, job: specs.Refit, run: Summary) -> Document:

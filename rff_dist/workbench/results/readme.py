@@ -10,11 +10,7 @@ from rff_dist.ridge import describe
 from rff_dist.workbench.jobs import cards
 from rff_dist.workbench.results import document, markdown, stored
 
-_HEADINGS = {
-    "intended_use": "Intended use",
-    "limits": "Out of scope and limits",
-    "data": "Training data",
-}
+_HEADINGS = {"intended_use": "Intended use", "limits": "Out of scope and limits", "data": "Training data"}
 
 
 def model_card(model: str) -> str:
@@ -39,16 +35,14 @@ def _header(name: str, card: Mapping[str, Any]) -> dict[str, Any]:
     if "solver" not in card:
         return header  # clusters, for which there is no task
     task = f"tabular-{'classification' if 'classifier' in card else 'regression'}"
+    known = {"test rows": card.get("metrics"), "cross-validation": describe.estimate_of(card)}
     results = [
         {
             "task": {"type": task},
             "dataset": {"name": rows, "type": "tabular"},
             "metrics": [{"type": key, "name": title, "value": value} for key, title, value in figures],
         }
-        for rows, errors in (
-            ("test rows", card.get("metrics")),
-            ("cross-validation", describe.estimate_of(card)),
-        )
+        for rows, errors in known.items()
         if (figures := [*_figures(errors or {}, card.get("target_names"))])
     ]
     header["pipeline_tag"] = task

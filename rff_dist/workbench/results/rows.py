@@ -112,9 +112,7 @@ def describe_recipe(recipe: recipes.Recipe | None) -> dict[str, Any]:
     """Return how a table's columns became numbers, for the JSON document."""
     if recipe is None:
         return {}
-    columns = [
-        {"column": column.column, "becomes": column.names, "how": column.words} for column in recipe.columns
-    ]
+    columns = [{"column": part.column, "becomes": part.names, "how": part.words} for part in recipe.columns]
     return {"recipe": columns, "left_out": dict(recipe.left_out), "notes": dict(recipe.notes)}
 
 

@@ -18,9 +18,8 @@ def to_rich(shown: document.Document, *, next: bool = True) -> RenderableType:
 
     `next`: whether to suggest the commands that come next.
     """
-    views: list[RenderableType] = [
-        Text(line, "bold", overflow="fold") for line in (shown.lead, shown.title) if line
-    ]
+    heads = filter(None, (shown.lead, shown.title))
+    views: list[RenderableType] = [Text(line, "bold", overflow="fold") for line in heads]
     for part in shown.parts:
         # captions stand out by an empty line
         apart = isinstance(part, words.Table) and part.caption

@@ -85,12 +85,9 @@ _MODELS = ("champion", "challenger")
 
 def columns_table(columns: Sequence[Mapping[str, Any]], names: Sequence[str] | None) -> words.Table:
     """Return the columns of the new rows that drifted most."""
-    rows = [
-        (
-            row["column"] if names is None else names[row["column"]],
-            *("∞" if row[key] is None else f"{row[key]:.3g}" for key in ("shift", "spread", "p_value")),
-        )
-        for row in columns
-    ]
+    rows = []
+    for row in columns:
+        figures = ["∞" if row[key] is None else f"{row[key]:.3g}" for key in ("shift", "spread", "p_value")]
+        rows.append((row["column"] if names is None else names[row["column"]], *figures))
     header = ("column", "shift of the mean", "spread", "p-value")
     return words.Table("columns that moved most, in standard deviations", header, rows)

@@ -249,12 +249,9 @@ def parquet_table(path: Path) -> tables.Table:
                 part = batch if is_plain else batch.rename_columns(names)
                 yield tables.cast_columns(part, types, path.name)
 
+    renamed = pyarrow.schema(list(zip(names, schema.types, strict=True)))
     notes = tables.numbered_note(schema.names)
-    return tables.Table(path.name, _renamed(schema), batches, metadata.num_rows, notes)
-
-
-def _renamed(schema: pyarrow.Schema) -> pyarrow.Schema:
-    return pyarrow.schema(list(zip(tables.numbered(schema.names), schema.types, strict=True)))
+    return tables.Table(path.name, renamed, batches, metadata.num_rows, notes)
 
 
 def arrow_table(path: Path) -> tables.Table:
@@ -270,17 +267,19 @@ def arrow_table(path: Path) -> tables.Table:
     with tables.opening(path, "Arrow"), pyarrow.memory_map(str(path)) as source:
         reader = open_it(source)
         schema, is_file = reader.schema, hasattr(reader, "num_record_batches")
+    names = tables.numbered(schema.names)
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         with tables.opening(path, "Arrow"), pyarrow.memory_map(str(path)) as source:
             reader = open_it(source)
             parts = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
             for part in parts:
-                chosen = part.rename_columns(tables.numbered(schema.names)).select(list(types))
+                chosen = part.rename_columns(names).select(list(types))
                 for start in range(0, max(1, len(chosen)), _BATCH_ROWS):
                     yield tables.cast_columns(chosen.slice(start, _BATCH_ROWS), types, path.name)
 
-    return tables.Table(path.name, _renamed(schema), batches, None, tables.numbered_note(schema.names))
+    renamed = pyarrow.schema(list(zip(names, schema.types, strict=True)))
+    return tables.Table(path.name, renamed, batches, None, tables.numbered_note(schema.names))
 
 
 def json_table(path: Path) -> tables.Table:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import DataError
 from rff_dist.recipes import recipes, tables
 from rff_dist.recipes.reading import Reading
 from rff_dist.storage import appending, columns, corrections, locations
@@ -89,9 +89,7 @@ def _row_numbers(dataset: appending.Editing, values: Sequence[Any]) -> IntArray:
 
 def _column(table: tables.Table, name: str) -> list[Any]:
     """Return the values of one column: numbers, or text."""
-    if name not in table.schema.names:
-        known = tables.listed(table.schema.names)
-        raise InvalidParameterError(f"{table.name} has no column {name!r}; it has {known}")
+    roles.check_column(table.name, table.schema, name, "by")
     kind = table.schema.field(name).type
     values: list[Any] = []
     for batch in table.batches({name: tables.read_type(kind, None)}):

@@ -14,7 +14,7 @@ from rff_dist.errors import DataError, StorageError
 from rff_dist.lazy import require
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
-from rff_dist.workbench.tables.lakes import Feed, Lake, reading
+from rff_dist.workbench.tables.lakes import Feed, Lake
 
 _CHANGE, _COMMIT = "_change_type", "_commit_version"
 
@@ -24,10 +24,10 @@ def open_delta(location: locations.Location) -> Lake:
 
     Raises MissingDependencyError without the package deltalake; StorageError if the table cannot be read.
     """
-    deltalake = require(
-        "deltalake", f"{location} is a Delta table, which needs the package deltalake", "delta"
-    )
-    as_delta = partial(reading, location, "a Delta table")
+    why = f"{location} is a Delta table, which needs the package deltalake"
+    deltalake = require("deltalake", why, "delta")
+    # errors of stores, DataFusion and Arrow, which have no common class
+    as_delta = partial(locations.reaching, f"{location} cannot be read as a Delta table")
     with as_delta():
         table = deltalake.DeltaTable(location.url)
         schema: Any = pyarrow.schema(table.schema().to_arrow())
@@ -67,11 +67,8 @@ def open_delta(location: locations.Location) -> Lake:
                 f"{locations.explain(error)}. If its log or its files of removed rows were vacuumed, ingest "
                 "it again with `overwrite`"
             ) from error
-        # An Arrow array of these texts at the head of this file would import pandas in each prediction.
         change = read.column(_CHANGE).cast("string")
-        went = compute.or_(
-            compute.equal(change, "delete"), compute.equal(change, "update_preimage")
-        ).to_numpy()
+        went = compute.is_in(change, pyarrow.array(["delete", "update_preimage"])).to_numpy()
         parts = [tables.cast_columns(batch, types, name) for batch in read.to_batches()]
         rows = pyarrow.Table.from_batches(parts, pyarrow.schema(list(types.items())))
         return rows, np.where(went, -1, 1), read.column(_COMMIT).to_numpy().astype(np.int64)

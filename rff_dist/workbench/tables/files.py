@@ -20,7 +20,7 @@ from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes import tables
 from rff_dist.recipes.reading import Reading
-from rff_dist.storage import locations
+from rff_dist.storage import documents, locations
 from rff_dist.typing import PathLike
 from rff_dist.workbench.tables import (
     array_files,
@@ -73,10 +73,8 @@ class File:
 
     def is_known(self, sources: Sequence[Mapping[str, Any]]) -> bool:
         """Say whether a dataset holds it already, by its name and stamp."""
-        return any(
-            row_sources.is_named(source, self.name) and source.get("stamp") == self.stamp
-            for source in sources
-        )
+        mine = (source for source in sources if row_sources.is_named(source, self.name))
+        return any(source.get("stamp") == self.stamp for source in mine)
 
 
 @contextmanager
@@ -90,8 +88,12 @@ def fetch(file: File) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="rff_dist-") as folder:
         path = Path(folder) / PurePosixPath(file.location.path).name
-        with locations.reaching(f"{file.location} cannot be read"):
-            _download(file.location, path)
+        with locations.reaching(f"{file.location} cannot be read"), open(path, "wb") as stream:
+            import obstore
+
+            above, name = documents.store_above(file.location, read_only=True)
+            for piece in obstore.get(above.store, name).stream():
+                stream.write(piece)
         yield path
 
 
@@ -105,11 +107,8 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> ro
         return file.lake.source
     if path.is_dir():
         return _identify_folder(file, path)
-    before = {
-        source["n_bytes"]: source.get("sha256")
-        for source in sources
-        if row_sources.is_named(source, file.name) and type(source.get("n_bytes")) is int
-    }
+    mine = (source for source in sources if row_sources.is_named(source, file.name))
+    before = {one["n_bytes"]: one.get("sha256") for one in mine if type(one.get("n_bytes")) is int}
     digest, n_bytes = hashlib.sha256(), 0
     with open(path, "rb") as stream:
         # pieces end where a file of the dataset ended, so that the digests there can be compared
@@ -263,11 +262,9 @@ def _find_remote(location: locations.Location) -> list[File]:
         )
     with locations.reaching(f"{location} cannot be read"):
         if not has_pattern and parts:
-            parent: Any = locations.open_store(
-                locations.Location(location.scheme, "/".join([bucket, *parts[:-1]])), read_only=True
-            )
+            above, name = documents.store_above(location, read_only=True)
             try:
-                return [_remote_file(location, obstore.head(parent.store, parts[-1]))]
+                return [_remote_file(location, obstore.head(above.store, name))]
             except FileNotFoundError:
                 parts = [*parts, "*.parquet"]  # a folder, perhaps
         folder = locations.Location(location.scheme, "/".join([bucket, *parts[:n_plain]]))
@@ -295,16 +292,6 @@ def _remote_file(
 ) -> File:
     stamp = stored["e_tag"] or f"{stored['size']}-{stored['last_modified'].isoformat()}"
     return File(location, _kind(location.path), str(stamp), partitions)
-
-
-def _download(location: locations.Location, path: Path) -> None:
-    import obstore
-
-    parent, _, name = location.path.rpartition("/")
-    store: Any = locations.open_store(locations.Location(location.scheme, parent), read_only=True)
-    with open(path, "wb") as stream:
-        for piece in obstore.get(store.store, name).stream():
-            stream.write(piece)
 
 
 def _kind(path: str) -> str:

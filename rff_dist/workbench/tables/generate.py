@@ -1,6 +1,5 @@
 """Generated datasets of any size, whose best possible error is known."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from rff_dist.errors import DataError
 from rff_dist.storage import datasets, locations, writing
+from rff_dist.typing import PathLike
 
 # Rows that share a counter. The number is part of the data's definition: another one gives other rows.
 TILE_ROWS = 8192
@@ -31,7 +31,7 @@ class RandomRows:
 
 
 def generate_dataset(
-    url: str | os.PathLike[str],
+    url: PathLike,
     function: Callable[[np.ndarray], np.ndarray],
     rows: RandomRows,
     how: writing.Writing = writing.Writing(),
@@ -65,13 +65,10 @@ def generate_dataset(
             yield X, y + noise * _normals(seed, _NOISE, tile, n_targets)[wanted].reshape(y.shape)
 
     facts = {"seed": seed, "noise": noise, **({"first_row": first_row} if first_row else {})}
+    attributes = {"generated": facts, "best_rmse": float(noise)}
+    location, n_samples, names = locations.parse_location(url), rows.n_samples, (None, None)
     return writing.write_batches(
-        locations.parse_location(url),
-        batches(),
-        n_samples=rows.n_samples,
-        names=(None, None),
-        attributes={"generated": facts, "best_rmse": float(noise)},
-        how=how,
+        location, batches(), n_samples=n_samples, names=names, attributes=attributes, how=how
     )
 
 

@@ -12,9 +12,9 @@ from rff_dist.errors import DataError
 from rff_dist.lazy import require
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
-from rff_dist.workbench.tables.lakes import Feed, Lake, reading
+from rff_dist.workbench.tables.lakes import Feed, Lake
 
-_ADVICE = ". Check the catalog's entry in .pyiceberg.yaml or the environment, and the table's name"
+_ADVICE = "Check the catalog's entry in .pyiceberg.yaml or the environment, and the table's name"
 
 
 def open_iceberg(location: locations.Location) -> Lake:
@@ -30,7 +30,8 @@ def open_iceberg(location: locations.Location) -> Lake:
     from pyiceberg.io.pyarrow import ArrowScan
 
     catalog, _, name = location.path.partition("/")
-    as_iceberg = partial(reading, location, "an Iceberg table", _ADVICE)
+    cannot = f"{location} cannot be read as an Iceberg table"
+    as_iceberg = partial(locations.reaching, cannot, advice=_ADVICE)
     with as_iceberg(), closing(load_catalog(catalog)) as opened:
         table = opened.load_table(name)
         snapshot, schema = table.current_snapshot(), table.schema().as_arrow()

@@ -212,7 +212,7 @@ def _ingest(
             if file.lake is not None:
                 how = replace(how, message=how.message or f"write {file.lake.words}")
         plan, n_samples, batches = _read(stack, opened, roles, preparing, places[-1][1])
-        begun: list[locations.Location] = []
+        begun, write = list[locations.Location](), partial(writing.write_batches, how=how, inputs=inputs)
         try:
             for location, (_, selection) in zip(outputs, places, strict=True):
                 # Only what this run has begun may be removed after an error.
@@ -222,17 +222,9 @@ def _ingest(
                 attributes: dict[str, Any] = {}
                 if selection is not None:
                     attributes[PARTS] = _describe_parts(selection.holdout, roles, preparing)
-                written.append(
-                    writing.write_batches(
-                        location,
-                        _read_selected(opened, plan, batches, selection, attributes),
-                        n_samples=n_samples if selection is None else None,
-                        names=(plan.features, plan.targets),
-                        attributes=attributes,
-                        how=how,
-                        inputs=inputs,
-                    )
-                )
+                selected = _read_selected(opened, plan, batches, selection, attributes)
+                hint, names = n_samples if selection is None else None, (plan.features, plan.targets)
+                written.append(write(location, selected, n_samples=hint, names=names, attributes=attributes))
                 begun += [location] if is_new else []
         except BaseException:
             for location in begun:  # both or neither
@@ -379,24 +371,14 @@ def _follow(dataset: appending.Editing, lake: lakes.Lake, roles: Roles, message:
     used |= {*(dataset.names("target_names") or ()), *(recipe.inputs if recipe is not None else ())}
     changes = lake.read_changes(since, [name for name in lake.rows.schema.names if name in used], key)
     journal = Journal()
-    opened = [
-        Input(lake.source, array_files.memory_table(lake.rows.name, changes.rows), Path(lake.rows.name))
-    ]
+    came = array_files.memory_table(lake.rows.name, changes.rows)
+    opened = [Input(lake.source, came, Path(lake.rows.name))]
     read = [dataset.fit_batch(batch, 0) for batch in read_onto(dataset, opened, roles, journal)]
     facts = _facts(roles, journal, attributes)
     merged = lakes.merge(dataset, lake, changes, read, facts, message)
     n_after = n_before + merged.n_added - merged.n_deleted
-    return Ingested(
-        n_before,
-        n_after,
-        (lake.url,),
-        (),
-        journal.dropped,
-        merged.version,
-        merged.n_replaced,
-        merged.n_deleted,
-        lake.about,
-    )
+    changed, dropped = (merged.n_replaced, merged.n_deleted), journal.dropped
+    return Ingested(n_before, n_after, (lake.url,), (), dropped, merged.version, *changed, table=lake.about)
 
 
 # -- what is read ----------------------------------------------------------------------------------
@@ -474,10 +456,10 @@ def _read(
     first = opened[0]
     if first.table is None:
         return _read_archive(first, roles, selection)
-    encoding, recipe = preparing.encoding, preparing.recipe
+    encoding, recipe, reading = preparing.encoding, preparing.recipe, preparing.reading
     tables = [file.table for file in opened if file.table is not None]
     by = None if selection is None else selection.holdout.by
-    notations = _notations(tables, roles, by, preparing.reading) if recipe is None else recipe.notations
+    notations = _notations(tables, roles, by, reading) if recipe is None else recipe.notations
     tables = [with_notations(each, notations) if recipe is None else recipe.read(each) for each in tables]
     opened = [replace(file, table=table) for file, table in zip(opened, tables, strict=True)]
     schema = table_roles.common_schema(tables)
@@ -505,23 +487,15 @@ def _read(
     if learning:
         looked_at = rows.read_batches(opened, plan, Journal(), selection)
         learned = learn.learn(schema, columns, looked_at, encoding, targets=roles.targets)
-    notes = {table.name: table.notes for table in tables}
     unread = [name for name in columns if recipe is None and name not in notations]
-    doubts = suspicions(tables[0], unread)
-    notes[tables[0].name] = [
-        *tables[0].notes,
-        *notation_notes(notations, preparing.reading.missing or []),
-        *doubts,
-    ]
+    found = [*notation_notes(notations, reading.missing or []), *suspicions(tables[0], unread)]
+    notes = {table.name: table.notes for table in tables}
+    notes[tables[0].name] = [*tables[0].notes, *found]
     notes = {name: lines for name, lines in notes.items() if lines}
     left_out = {} if index is None else {index: "it numbers the rows; `keep_index` keeps it"}
+    left_out |= learned.recipe.left_out
     named = replace(
-        learned.recipe,
-        left_out={**left_out, **learned.recipe.left_out},
-        id=roles.id,
-        reading=preparing.reading,
-        notes=notes,
-        notations=notations,
+        learned.recipe, left_out=left_out, id=roles.id, reading=reading, notes=notes, notations=notations
     )
     # Planned a second time: the first plan only says how to read, X's dtype follows from what was learned.
     learned, start = replace(learned, recipe=named), plan.test_start
@@ -601,10 +575,8 @@ def _known_roles(
     """Complete roles by the columns that a dataset knows, and refuse others."""
     features, targets = dataset.names("feature_names"), dataset.names("target_names")
     features = features if recipe is None else tuple(recipe.inputs)
-    for key, names, known in (
-        ("columns", roles.columns, features),
-        ("target", roles.targets or None, targets),
-    ):
+    given = ("columns", roles.columns, features), ("target", roles.targets or None, targets)
+    for key, names, known in given:
         if names is not None and known is not None and tuple(names) != known:
             raise InvalidParameterError(
                 f"`{key}` is {list(names)}, but {dataset.location} has {list(known)}, which are found by "

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,9 +13,9 @@ import pyarrow
 from rff_dist.data import columns as row_columns
 from rff_dist.data import row_batches
 from rff_dist.data import sources as row_sources
-from rff_dist.errors import DataError, RFFDistError, StorageError
+from rff_dist.errors import DataError
 from rff_dist.recipes import tables
-from rff_dist.storage import appending, corrections, locations
+from rff_dist.storage import appending, corrections
 from rff_dist.storage.columns import ID
 from rff_dist.typing import IntArray
 from rff_dist.workbench.tables.roles import check_column
@@ -86,15 +85,10 @@ class Lake:
     def schema_changes(self, entry: Mapping[str, Any]) -> list[str]:
         """Return in words how the table's columns differ from those of an earlier version."""
         before, now = entry["columns"], self.source.facts[row_sources.TABLE]["columns"]
-        return [
-            *(f"{name!r} was added" for name in now if name not in before),
-            *(f"{name!r} is gone" for name in before if name not in now),
-            *(
-                f"{name!r} is {now[name]}, was {before[name]}"
-                for name in now
-                if before.get(name, now[name]) != now[name]
-            ),
-        ]
+        added = [f"{name!r} was added" for name in now if name not in before]
+        gone = [f"{name!r} is gone" for name in before if name not in now]
+        other = [name for name in now if before.get(name, now[name]) != now[name]]
+        return [*added, *gone, *(f"{name!r} is {now[name]}, was {before[name]}" for name in other)]
 
     def read_changes(self, entry: Mapping[str, Any], columns: Sequence[str], key: str | None) -> "Changes":
         """Return what changed since an earlier version, at most one row of each key.
@@ -140,18 +134,6 @@ class Changes:
     rows: pyarrow.Table
     ids: np.ndarray
     before: IntArray
-
-
-@contextmanager
-def reading(location: locations.Location, kind: str, advice: str = "") -> Iterator[None]:
-    """Raise StorageError, with advice, if a table of this kind cannot be read."""
-    try:
-        yield
-    except RFFDistError:
-        raise
-    except Exception as error:  # of catalogs, stores, DataFusion and Arrow, which have no common class
-        why = locations.explain(error)
-        raise StorageError(f"{location} cannot be read as {kind}: {why}{advice}") from error
 
 
 def merge(

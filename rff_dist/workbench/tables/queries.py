@@ -152,12 +152,9 @@ def _copied(query: Query, url: Any, n_ingested: int) -> Iterator[tables.Table]:
     """Yield the result of a query of PostgreSQL, which COPY sends as batches of columns."""
     import sqlalchemy
 
-    dbapi = require(
-        "adbc_driver_postgresql.dbapi",
-        "postgresql:// needs the package adbc-driver-postgresql",
-        "postgresql",
-        ". Another driver is named as in postgresql+psycopg://",
-    )
+    why = "postgresql:// needs the package adbc-driver-postgresql"
+    other = ". Another driver is named as in postgresql+psycopg://"
+    dbapi = require("adbc_driver_postgresql.dbapi", why, "postgresql", other)
     telling = partial(_telling, query, url, dbapi.Error, pyarrow.ArrowException, OSError)
     limits = {} if "connect_timeout" in url.query else {"connect_timeout": str(_CONNECT_S)}
     place = url.update_query_dict(limits).render_as_string(hide_password=False)
@@ -351,9 +348,8 @@ def _explained(error: BaseException, url: Any, sql: str = "") -> str:
 
     SQLAlchemy adds the query to the driver's message, and PostgreSQL's driver adds the line that failed.
     """
-    text = re.sub(
-        r" (\[SQL: |LINE \d+:|Query was: ).*", "", locations.explain(getattr(error, "orig", None) or error)
-    )
+    whole = locations.explain(getattr(error, "orig", None) or error)
+    text = re.sub(r" (\[SQL: |LINE \d+:|Query was: ).*", "", whole)
     secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]
     secrets += re.findall(r"'((?:[^']|'')+)'", sql)
     for secret in sorted(filter(None, secrets), key=len, reverse=True):

@@ -178,10 +178,9 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
         raise InvalidParameterError(f"no column of {table} is left for X; name some by `columns`")
     labels = {roles.groups, roles.id, *(roles.targets if len(roles.targets) == 1 else [])}
     numbers = {roles.weight, *roles.targets}
-    for strange, wanted in (
-        ([name for name in used if kinds[name] is None], "numbers, text or dates"),
-        ([name for name in used if name in numbers - labels and kinds[name] != "number"], "numbers"),
-    ):
+    unknown = [name for name in used if kinds[name] is None]
+    no_numbers = [name for name in used if name in numbers - labels and kinds[name] != "number"]
+    for strange, wanted in ((unknown, "numbers, text or dates"), (no_numbers, "numbers")):
         if strange:
             shown = ", ".join(f"{name!r} ({schema.field(name).type})" for name in strange[:10])
             raise DataError(

@@ -263,9 +263,8 @@ def check_rows(
         if file.is_query:  # files have their digest before they are read
             for i, part in enumerate(kept):
                 if part is not None:
-                    digests[i].update(
-                        memory.canonical_bytes(part.astype("T") if part.dtype == object else part)
-                    )
+                    stored = part.astype("T") if part.dtype == object else part
+                    digests[i].update(memory.canonical_bytes(stored))
         yield kept
     if dropped:
         _log.warning("%s: %d of %d rows dropped for missing or infinite values", file.name, dropped, n_read)
