@@ -279,15 +279,30 @@ def find_rows(dataset: appending.Editing, column: str, values: Sequence[Any]) ->
     """
     name, place = _column_of(dataset, column)
     array, label = dataset.array(name), dataset.label(name)
-    # People give ids as text, on a command line, also those of a numeric column.
-    key: Callable[[Any], Any] = str if array.dtype.kind == "T" else float
-    known: dict[Any, list[int]] = {key(value): [] for value in values}
+    wanted = [_held(value, array.dtype) for value in values]
+    known: dict[Any, list[int]] = {value: [] for value in wanted if value is not None}
     for block in blocks.cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
         read = read_rows(array, block.start, block.stop, label=label)
         read = read if place is None else read[:, place]
-        for row in np.flatnonzero(np.isin(read, np.array(list(known), read.dtype))).tolist():
-            known[key(read[row])].append(block.start + row)
-    return [np.array(known[key(value)], np.int64) for value in values]
+        hits = np.flatnonzero(np.isin(read, np.array(list(known), read.dtype)))
+        for row, value in zip(hits.tolist(), read[hits].tolist(), strict=True):
+            known[value].append(block.start + row)
+    return [np.array(known.get(value, []), np.int64) for value in wanted]
+
+
+def _held(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a number or text as an array of this dtype holds it; None if it cannot hold it."""
+    if dtype.kind == "T":
+        return str(value)
+    try:
+        if dtype.kind == "f":
+            return dtype.type(value).item()
+        whole = int(value)  # float64 would take 2⁵³ and 2⁵³ + 1 for the same id
+    except (ValueError, OverflowError):  # such as other text, or NaN
+        return None
+    lowest, highest = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    is_same = isinstance(value, str) or whole == value
+    return whole if is_same and lowest <= whole <= highest else None
 
 
 def convert_dataset(

@@ -23,7 +23,7 @@ from rff_dist.errors import (
 )
 from rff_dist.storage.appending import append_dataset, editing
 from rff_dist.storage.columns import column_of
-from rff_dist.storage.corrections import convert_dataset, delete_rows, replace_rows
+from rff_dist.storage.corrections import convert_dataset, delete_rows, find_rows, replace_rows
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import is_versioned, parse_location
 from rff_dist.storage.repositories import (
@@ -256,6 +256,19 @@ class TestConverting:
         zarr.open_group(tmp_path / "d", mode="r+").create_array("time", shape=(4,), dtype="f8")
         with pytest.raises(StorageError, match="also holds 'time'"):
             convert_dataset(tmp_path / "d")
+
+
+def test_rows_are_found_by_values_as_their_array_holds_them(tmp_path):
+    X, y = rows(4)
+    how = {"groups": 2**53 + np.arange(4), "feature_names": ["a", "b"], "versioned": True}
+    write_dataset(tmp_path / "d", X.astype("f4") / 10, y, **how)
+    with editing(parse_location(tmp_path / "d")) as dataset:
+        for column, values, expected in (
+            ("groups", [2**53 + 1, str(2**53 + 2), 2.0**53], [[1], [2], [0]]),
+            ("groups", [0.5, 2**70, "some", float("nan")], [[], [], [], []]),
+            ("a", [0.125, "0.025", 0.2], [[1], [0], []]),
+        ):
+            assert [found.tolist() for found in find_rows(dataset, column, values)] == expected
 
 
 def test_the_commands_on_a_dataset_of_a_table(tmp_path):
