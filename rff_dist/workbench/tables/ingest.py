@@ -264,9 +264,11 @@ def _read_selected(
     if plan.text and (selection is None or not selection.wanted):
         learn.check_classes(plan.roles.targets[0], classes, journal.n_read - journal.dropped)
     if selection is not None and journal.n_read == journal.dropped:
+        key = plan.roles.groups or plan.roles.id
+        together = "" if key is None else f" (rows of one {key!r} stay together)"
         raise DataError(
-            f"no row is {'held out' if selection.wanted else 'left to train on'}; expected some. Change "
-            "the share `holdout`"
+            f"no row is {'held out' if selection.wanted else 'left to train on'}{together}; expected some. "
+            "Change the share `holdout`"
         )
     attributes.update(_facts(plan.roles, journal, {}))
     if plan.learned is not None:
