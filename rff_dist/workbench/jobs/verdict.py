@@ -317,7 +317,9 @@ class Comparison(JudgedRows):
             losses = self._losses(self.predictions[name], self.measure)
             assert losses is not None
             unit = self._mean(losses) or 1.0
-        mean, lower, upper = (f"{value / unit:.1%}" if np.isfinite(value) else "–" for value in values)
+        # no model saves more than all, however wide the interval
+        shares = (min(value / unit, 1.0) if np.isfinite(value) else value for value in values)
+        mean, lower, upper = (f"{share:,.1%}" if np.isfinite(share) else "–" for share in shares)
         return f"{mean} ({lower} to {upper})"
 
 

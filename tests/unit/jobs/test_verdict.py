@@ -172,6 +172,13 @@ def test_a_large_difference_on_many_rows_is_claimed_and_one_with_a_handicap_is_n
     assert "No conclusion on boosted trees" in found.verdict
 
 
+def test_no_table_says_that_more_than_all_of_the_error_is_saved():
+    y = np.random.default_rng(0).standard_normal(9)
+    _, rows = regression(y, y, 0 * y).table()
+    assert rows[1][-1].startswith("100.0% (")
+    assert rows[1][-1].endswith(" to 100.0%)")
+
+
 def test_a_model_no_better_than_the_mean_is_said_to_find_no_signal():
     rng = np.random.default_rng(7)
     y = rng.standard_normal(100)
