@@ -1,6 +1,4 @@
 import itertools
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -56,11 +54,6 @@ def test_place_that_cannot_be_written_is_a_storage_error(tmp_path):
     (tmp_path / "file").write_text("")
     with refuses(StorageError, "cannot be written"):
         save_comparison(tmp_path / "file" / "p.png", [Panel(plain(1, 0, 0), "a")], "t")
-
-
-def test_no_figure_is_kept_in_a_global_state():
-    code = "import sys, rff_dist.workbench.page.pictures; sys.exit('matplotlib.pyplot' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def series(values=(0.4, 0.2, 0.1), label="largest", **options):

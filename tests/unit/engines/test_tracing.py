@@ -35,12 +35,6 @@ print(*(name for name in sys.modules if name.startswith("opentelemetry")))
 """
 
 
-def test_without_an_endpoint_nothing_is_imported(monkeypatch, tmp_path):
-    monkeypatch.delenv(tracing.ENDPOINT, raising=False)
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
-
-
 def test_an_endpoint_that_does_not_answer_changes_nothing(monkeypatch):
     monkeypatch.setenv(tracing.ENDPOINT, "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
