@@ -5,10 +5,13 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset, save_model, write_dataset
+from rff_dist.errors import StorageError
 from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.kinds import read_any
 from rff_dist.storage.columns import open_column
+from rff_dist.workbench.jobs import publishing
 from tests.command_line import document, run
 from tests.unit.cli.conftest import SMALL
 
@@ -90,6 +93,25 @@ def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
     assert lines[0].split()[0] == "4"
     assert "numbers of clusters, by silhouette" in shown
     assert "chosen from 2, 4, by silhouette" in " ".join(run("info", tmp_path / "model").stdout.split())
+
+
+@pytest.mark.parametrize("breaks", ["write", "publish"])
+def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
+    data, tmp_path, monkeypatch, breaks
+):
+    def fail(*_, **__):
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(publishing if breaks == "write" else kmeans_labels.StagedLabels, breaks, fail)
+    told = run("cluster", data, tmp_path / "labels", *SMALL, "--model", tmp_path / "model")
+    assert "the disk is full" in told.stderr
+    # On a busy machine passes take long, and sums of those that did are kept for the same command.
+    left = sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".ledger"))
+    assert left == ([] if breaks == "write" else ["model"])
+    if left:
+        assert read_any(tmp_path / "model").n_clusters == 4
+        note = f"published at {tmp_path / 'model'}, the labels are not: write them by `rff-dist predict"
+        assert note in told.stderr
 
 
 def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_path):
