@@ -118,7 +118,9 @@ def test_a_grid_of_another_system_or_calendar_is_not_predicted(folder, tmp_path)
 
 @pytest.mark.s3
 def test_a_grid_in_an_object_store_or_with_versions_gives_the_same_map(folder, server, tmp_path):
-    cube = opened(folder / "cube.zarr").load().drop_encoding()
+    cube = (
+        opened(folder / "cube.zarr").isel(time=slice(12), lat=slice(8), lon=slice(10)).load().drop_encoding()
+    )
     # consolidated metadata are no part of Zarr 3, which warns of them
     cube.to_zarr(open_store(parse_location(server.url("cube.zarr")), read_only=False), consolidated=False)
     storage = icechunk.local_filesystem_storage(str(tmp_path / "versions"))
@@ -173,7 +175,7 @@ SHORT = ["--kernel", "gaussian", "--length-scale", "0.1", "--features", "fourier
 
 
 def test_blocks_of_space_are_held_out_together_and_random_folds_flatter(patches, tmp_path):
-    words = ["--inputs", "a,lat,lon", "--target", "y", *SHORT, "--n-components", "1024", "--serial"]
+    words = ["--inputs", "a,lat,lon", "--target", "y", *SHORT, "--n-components", "512", "--serial"]
     ours = document("fit", patches, tmp_path / "m", *words, "--group-by-block", "lat=2,lon=2")["estimate"]
     random = document("fit", patches, tmp_path / "r", *words)["estimate"]
     assert "random_rmse" not in random

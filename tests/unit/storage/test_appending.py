@@ -49,7 +49,7 @@ def read_all(url, **options):
 
 
 class TestAppendedRows:
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=5, deadline=None)
     @given(
         cuts=st.lists(st.integers(0, 13), min_size=1, max_size=4),
         chunk_rows=st.integers(1, 9),

@@ -53,7 +53,7 @@ def arrays_folder(path):
     return path / json.loads((path / "model.json").read_text())["generation"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     metadata=st.dictionaries(st.text(), JSON, max_size=4),
     arrays=st.dictionaries(

@@ -90,7 +90,7 @@ class TestTables:
         assert "2 of 4000 rows dropped" in caplog.text
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(
     hnp.arrays(
         np.float64,
