@@ -38,7 +38,7 @@ def fit_here(data):
     return kmeans.fit(dataset, space, LloydOptions(n_clusters=4, n_init=3, seed=2), engine=ENGINE)
 
 
-def test_known_labels_are_compared_as_scikit_learn_does(data, written):
+def test_known_labels_are_compared_as_scikit_learn_does(data, written, tmp_path):
     known, labels = read_array(data, "groups"), read_array(written["output"], "labels")
     found = written["agreement"]
     assert found["adjusted_rand_index"] == pytest.approx(adjusted_rand_score(known, labels), abs=1e-12)
@@ -46,6 +46,9 @@ def test_known_labels_are_compared_as_scikit_learn_does(data, written):
     assert np.sum(found["counts"]) == 500
     again = document("evaluate", written["model"], data, "--y", "y", "--serial")
     assert again["agreement"] == found
+    predicted = document("predict", written["model"], data, tmp_path / "p", "--distances", "--serial")
+    assert predicted["arrays"] == ["labels", "distances"]
+    np.testing.assert_array_equal(read_array(tmp_path / "p", "labels"), labels)
     shown = run("evaluate", written["model"], data, "--y", "groups", "--serial").stdout
     assert f"ARI {found['adjusted_rand_index']:.4g}" in shown
 

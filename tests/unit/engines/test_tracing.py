@@ -28,9 +28,10 @@ from tests.otlp import spans_of
 
 PROGRAM = """
 import sys
-import numpy as np
-import rff_dist
-rff_dist.RFFRidge(length_scale=1.0, n_components=8, alpha=0.1).fit(np.eye(30), np.arange(30.0))
+from rff_dist.data.blocks import cut_blocks
+from rff_dist.engines.serial import SerialEngine
+blocks = cut_blocks(100, 10, rows_per_block=30)
+assert SerialEngine(1).map_reduce(lambda block, _: block.n_samples, blocks, None, label="count") == 100
 print(*(name for name in sys.modules if name.startswith("opentelemetry")))
 """
 
