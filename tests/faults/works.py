@@ -72,6 +72,12 @@ def write(place: Place, seed: int, **options: Any) -> None:
     write_dataset(f"{place}/data", *rows(90, seed), chunk_rows=32, **options)
 
 
+def write_twice(place: Place) -> None:
+    """Prepare data that took the place of others: a store keeps both generations."""
+    write(place, 2, versioned=True)
+    write(place, 0, versioned=True, overwrite=True)
+
+
 def read_rows(place: Place, name: str = "data", array: str = "X") -> Any:
     """Return the rows of an array; None where nobody finds any, or a writer did not finish them."""
     location = parse_location(f"{place}/{name}")
@@ -178,9 +184,7 @@ WORKS = {
     "data overwritten": Work(partial(write, seed=0), partial(write, seed=1, overwrite=True), read_rows),
     "versioned data": Work(nothing, partial(write, seed=1, versioned=True), read_rows),
     "rows appended": Work(
-        partial(write, seed=0, versioned=True),
-        lambda place: append_dataset(f"{place}/data", *rows(40, 1)),
-        read_rows,
+        write_twice, lambda place: append_dataset(f"{place}/data", *rows(40, 1)), read_rows
     ),
     "rows corrected": Work(
         partial(write, seed=0, versioned=True),

@@ -1,4 +1,7 @@
-"""Data, models and outputs in an object store: every command, overwriting, refusals, and secrets."""
+"""Data, models and outputs in an object store: every command, overwriting, refusals, and secrets.
+
+What readers see where any request of an append fails is in tests/faults/test_s3_operations.py.
+"""
 
 import logging
 import pickle
@@ -193,29 +196,6 @@ def test_others_objects_survive_a_write_to_their_prefix_that_fails(server):
 
 
 # -- appending ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("overwritten", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_whatever_request_of_an_append_fails_the_old_rows_stay(server, overwritten):
-    url = server.url(f"appended-{overwritten}")
-    before = write_dataset(url, X[:10], chunk_rows=8, versioned=True)
-    if overwritten:
-        before = write_dataset(url, X[:10], chunk_rows=8, overwrite=True)
-    fingerprint = before.fingerprint()
-    for after in range(15):
-        server.fail(10**6, status=403, method="PUT", after=after)
-        try:
-            found = append_dataset(url, X[10:])
-        except StorageError:
-            assert open_dataset(url).fingerprint() == fingerprint
-        else:
-            break
-        finally:
-            server.fail(0, status=0)
-    assert after > 4  # chunks, a manifest, a snapshot, a log of the transaction, the branch
-    assert (found.n_before, found.n_after) == (10, 30)
-    np.testing.assert_array_equal(rows_of(url), X)
-    np.testing.assert_array_equal(before.take(range(10)).X, X[:10])  # who had it open
 
 
 def test_append_to_a_dataset_that_is_overwritten_meanwhile_is_refused(server):

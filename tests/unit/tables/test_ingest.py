@@ -393,7 +393,7 @@ def read_column(url, name):
     return column.read(Block(0, 0, column.n_samples))
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 class TestLabels:
     def test_text_becomes_labels_and_groups_keep_their_type(self, tmp_path, species, name):
         source, out = save(species, tmp_path / name), tmp_path / "d.zarr"
