@@ -19,6 +19,12 @@ os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
 # Tests import Prefect before `rff_dist.flows`, which says the same: 20 s are too few on a busy machine.
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "240")
 
+# What the temporary server looks for all the time, and no test asks for.
+for _name in ("CANCELLATION_CLEANUP", "CLEANUP_RECONCILER", "FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS"):
+    os.environ[f"PREFECT_SERVER_SERVICES_{_name}_ENABLED"] = "false"
+for _name in ("REPOSSESSOR", "SCHEDULER", "TRIGGERS"):
+    os.environ[f"PREFECT_SERVER_SERVICES_{_name}_ENABLED"] = "false"
+
 # A pass or a failure must not depend on the day or on the machine's load. To look for new examples:
 # make test ARGS="--hypothesis-profile=explore"
 settings.register_profile("repeatable", max_examples=40, derandomize=True, deadline=None, print_blob=True)
@@ -28,6 +34,7 @@ settings.load_profile("repeatable")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the user's own Prefect server, profiles and database out of reach of the tests."""
+    os.fsync = lambda _: None  # no test loses power; a tenth of the time of small jobs
     gc.disable()  # what collection makes stays; looking through it took a quarter of its time
     prefect_home = tempfile.TemporaryDirectory(prefix="rff_dist-prefect-", ignore_cleanup_errors=True)
     config.add_cleanup(prefect_home.cleanup)
@@ -93,26 +100,46 @@ def exact_bytes() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[Any]:
+def shared_cluster() -> Iterator[Any]:
     """Lend one embedded cluster to all tests of a process, which scale it: each start takes seconds."""
     from rff_dist.engines.dask import DaskEngine
+    from tests.dask_processes import forked_workers
 
-    with DaskEngine(n_workers=1, threads_per_worker=1) as engine:
+    with forked_workers():
+        engine = DaskEngine(n_workers=1, threads_per_worker=1)
+    with engine:
         yield engine
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Any]:
-    """Start an S3 server that the environment names, for the tests of a module."""
+@pytest.fixture
+def embedded(shared_cluster: Any) -> Iterator[Any]:
+    """Return the shared cluster, whose workers start in a moment, also in the place of dead ones."""
+    from tests.dask_processes import forked_workers
+
+    with forked_workers():
+        yield shared_cluster
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Any]:
+    """Start an S3 server, which takes seconds."""
     pytest.importorskip("obstore", reason="needs the extra s3")
     pytest.importorskip("moto", reason="needs moto, of the extra dev")
     from tests.s3_server import serve_s3
 
-    with serve_s3() as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment.items():
+    with serve_s3() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(s3_server: Any) -> Iterator[Any]:
+    """Empty the S3 server, and let the environment name it, for the tests of a module."""
+    s3_server.empty()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_server.environment.items():
             patch.setenv(name, value)
         patch.delenv("RFF_DIST_SCHEDULER", raising=False)
-        yield running
+        yield s3_server
 
 
 @pytest.fixture

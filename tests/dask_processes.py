@@ -70,17 +70,21 @@ def start_fork_server() -> None:
     forkserver.ensure_running()
 
 
-def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:
-    """Give an embedded cluster another number of workers, and forget who observed it."""
-    # Workers have the environment of the process that they are forked from, not this one's, and are started
-    # anew as users' are.
+@contextmanager
+def forked_workers() -> Iterator[None]:
+    """Fork new workers, from a process whose environment they have."""
     start_fork_server()
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
-        engine.client.cluster.scale(n_workers)
-        deadline = time.monotonic() + 60
-        while engine.n_workers != n_workers:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        yield
+
+
+def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:
+    """Give an embedded cluster another number of workers, and forget who observed it."""
+    engine.client.cluster.scale(n_workers)
+    deadline = time.monotonic() + 60
+    while engine.n_workers != n_workers:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     engine.observers = ()
     return engine
 

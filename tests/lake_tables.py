@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from rff_dist import open_dataset
+from rff_dist.errors import DataError
+from rff_dist.ridge.models import read_model, write_model
+from rff_dist.storage import repositories
 from rff_dist.storage.columns import open_column
+from rff_dist.storage.locations import parse_location
+from tests.living_data import assert_follows, fit, make_small, refresh
+from tests.refusals import refuses
+from tests.tables import ingest_more
 
 type Rows = dict[int, tuple[float, float, str, float]]
 
@@ -119,6 +128,7 @@ class DeltaTable(Commits):
     def __init__(self, url: Path | str, n_rows: int, *, feed: bool = True, **options: Any) -> None:
         super().__init__(n_rows, **options)
         self.url, self.feed = str(url), feed
+        self.called = f"Delta table {Path(self.url).name}"
         self.write(self.first, "error")
 
     def write(self, rows: Any, mode: str = "append", **how: Any) -> None:
@@ -139,6 +149,12 @@ class DeltaTable(Commits):
             merged = table.merge(as_arrow(given), predicate="old.key = new.key", **names)
             merged.when_matched_update_all().when_not_matched_insert_all().execute()
 
+    def compact(self) -> None:
+        self.open().optimize.compact()
+
+    def drop(self) -> None:
+        shutil.rmtree(self.url)
+
     @property
     def version(self) -> int:
         return self.open().version()
@@ -152,10 +168,11 @@ class DeltaTable(Commits):
 class IcebergTable(Commits):
     """An Iceberg table that gets the commits of a dictionary."""
 
-    url = "iceberg://shop/main.prices"
+    url, called = "iceberg://shop/main.prices", "Iceberg table main.prices"
 
     def __init__(self, catalog: Any, n_rows: int, **options: Any) -> None:
         super().__init__(n_rows, **options)
+        self.catalog = catalog
         self.table = catalog.create_table("main.prices", schema=TYPES)
         self.table.append(as_arrow(self.first))
 
@@ -169,6 +186,88 @@ class IcebergTable(Commits):
         else:
             self.table.overwrite(as_arrow(given), overwrite_filter=In("key", [*given]))
 
+    def compact(self) -> None:
+        """Do nothing: PyIceberg cannot."""
+
+    def drop(self) -> None:
+        self.catalog.drop_table("main.prices")
+
     @property
     def version(self) -> str:
         return str(self.table.current_snapshot().snapshot_id)
+
+
+@pytest.fixture
+def table(make):
+    return make(300)
+
+
+@pytest.fixture
+def data(table, tmp_path):
+    """The dataset of the table's first version."""
+    url = tmp_path / "data.zarr"
+    ingest_more(table.url, url, target="price", id="key", chunk_rows=128)
+    return url
+
+
+def follow(make: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, n_commits: int, most: int) -> None:
+    """Follow random commits of a table by a dataset, and by a model: both hold what the table holds."""
+    if is_small := most < 100:
+        make_small(monkeypatch)
+    table, data = make(600, most=most), folder / "data.zarr"
+    ingest_more(table.url, data, target="price", id="key", chunk_rows=128 if is_small else 4096)
+    begun = fit(open_dataset(data))
+    write_model(begun, folder / "model")
+    for i in range(1, n_commits + 1):
+        table.commit(*table.next_one())
+        if i % 7 == 0:
+            table.compact()
+        if i % 10 == 0:
+            done = ingest_more(table.url, data)
+            assert done.table["version"] == table.version
+            assert done.n_after == len(table.held)
+            if is_small or i % 100 == 0:
+                table.assert_held(data)
+            assert refresh(folder / "model", data, force=True)["decision"] == "published"
+    assert_follows(read_model(folder / "model"), begun, open_dataset(data))
+    again = ingest_more(table.url, data)
+    assert (again.version, again.skipped) == (None, (table.url,))
+
+
+class LakeContract:
+    """What data keep to that follow a table, in a file that gives `make`, which makes one of so many rows."""
+
+    @pytest.mark.faults("F17")
+    def test_model_that_followed_random_commits_has_the_bits_of_one_full_pass(
+        self, tmp_path, monkeypatch, make
+    ):
+        follow(make, tmp_path, monkeypatch, 20, 40)
+
+    def test_one_night_is_one_commit_that_names_the_version_and_counts_rows(self, table, data):
+        first, before = table.version, open_dataset(data).version
+        table.commit_a_night()
+        done = ingest_more(table.url, data)
+        assert (done.n_before, done.n_after, done.n_replaced, done.n_deleted) == (300, 303, 3, 2)
+        table.assert_held(data)
+        newest, oldest = repositories.read_history(parse_location(data))[:2]
+        assert oldest.id == before
+        assert f"version {table.version} of the {table.called} from version {first}" in newest.message
+        assert "5 rows added, 3 replaced, 2 deleted" in newest.message
+        (source,) = open_dataset(data).attributes["sources"]
+        assert (source["n_samples"], source["table"]["version"]) == (303, table.version)
+
+    def test_another_table_in_its_place_is_refused(self, table, data, make):
+        table.drop()
+        make(300)
+        with refuses(DataError, table.url, "replaced", "`overwrite`"):
+            ingest_more(table.url, data)
+
+    def test_without_ids_rows_are_only_added(self, table, tmp_path):
+        url = tmp_path / "data.zarr"
+        ingest_more(table.url, url, target="price", columns=["a", "b"])
+        table.commit("insert", table.add(9))
+        assert ingest_more(table.url, url).n_after == 309
+        table.commit("delete", table.delete())
+        with refuses(DataError, table.url, "`id`"):
+            ingest_more(table.url, url)
+        assert open_dataset(url).n_samples == 309

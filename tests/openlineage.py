@@ -3,16 +3,16 @@
 import enum
 import json
 import os
-import threading
 import types
 import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import attr
 from openlineage.client import event_v2, facet_v2
+
+from tests.listening import listen
 
 
 @contextmanager
@@ -33,24 +33,12 @@ def receive() -> Iterator[list[dict[str, Any]]]:
     """Get all events on a free port while the context lasts, and check them; yield what they are added to."""
     events: list[dict[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            assert self.path == "/api/v1/lineage"
-            events.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(201)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def take(path: str, _: Any, body: bytes) -> None:
+        assert path == "/api/v1/lineage"
+        events.append(json.loads(body))
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        serving = threading.Thread(target=server.serve_forever, daemon=True)
-        serving.start()
-        with sent_to(f"http://127.0.0.1:{server.server_port}"):
-            yield events
-        server.shutdown()
-        serving.join()
+    with listen(take) as url, sent_to(url):
+        yield events
     for event in events:
         check(event)
 

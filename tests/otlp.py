@@ -1,20 +1,19 @@
 """An OTLP receiver over loopback, and spans of its requests as trees."""
 
 import gzip
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tests.listening import listen
 
 
 @pytest.fixture
@@ -45,21 +44,12 @@ class Receiver:
     def __init__(self, url: str) -> None:
         self.url = url
         self.spans: list[Span] = []
-        self.rates: dict[tuple[str, str], float] = {}
 
     def take_spans(self, body: bytes) -> None:
         request = ExportTraceServiceRequest.FromString(body)
         for span in (s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans):
             ids = (int.from_bytes(i) for i in (span.trace_id, span.span_id, span.parent_span_id))
             self.spans.append(Span(span.name, *ids, _values_of(span.attributes)))
-
-    def take_rates(self, body: bytes) -> None:
-        request = ExportMetricsServiceRequest.FromString(body)
-        for metric in (
-            m for r in request.resource_metrics for scope in r.scope_metrics for m in scope.metrics
-        ):
-            for point in metric.gauge.data_points:
-                self.rates[metric.name, _values_of(point.attributes)["rff_dist.pass"]] = point.as_double
 
 
 def _values_of(attributes: Any) -> dict[str, Any]:
@@ -70,26 +60,13 @@ def _values_of(attributes: Any) -> dict[str, Any]:
 def receive() -> Iterator[Receiver]:
     """Listen on a free port while the context lasts."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # its base class names it
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.headers.get("Content-Encoding") == "gzip":
-                body = gzip.decompress(body)
-            (receiver.take_spans if self.path == "/v1/traces" else receiver.take_rates)(body)
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def take(path: str, headers: Any, body: bytes) -> None:
+        if path == "/v1/traces":  # not /v1/metrics
+            receiver.take_spans(gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        receiver = Receiver(f"http://127.0.0.1:{server.server_port}")
-        serving = threading.Thread(target=server.serve_forever, daemon=True)
-        serving.start()
+    with listen(take) as url:
+        receiver = Receiver(url)
         yield receiver
-        server.shutdown()
-        serving.join()
 
 
 def spans_of(exporter: Any) -> list[Span]:

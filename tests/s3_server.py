@@ -86,6 +86,13 @@ class S3Server:
         store = self._store()
         return sorted(one["path"] for page in obstore.list(store, prefix or None) for one in page)
 
+    def empty(self) -> None:
+        """Remove all objects, and answer all requests."""
+        import obstore
+
+        self.fail(0, status=0)
+        obstore.delete(self._store(), self.names())
+
     def read(self, key: str) -> bytes:
         """Return an object's bytes."""
         import obstore

@@ -1,8 +1,6 @@
 """Peak memory does not grow with the rows, and stays below the plan's figure; each job in its own process."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ from pyarrow import csv, parquet
 
 from rff_dist.storage.writing import Writing
 from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
-from tests.processes import environment_of_all_cores
+from tests.processes import run_script
 
 pytestmark = pytest.mark.faults("F14")
 
@@ -30,10 +28,6 @@ from rff_dist.fitting.plan import Sums, check_plan
 
 url, output = sys.argv[1:3]
 n_components, alpha, length_scale, cv = (json.loads(argument) for argument in sys.argv[3:])
-
-def peak():  # not ru_maxrss, which begins with the peak of the process that started this one
-    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-    return int(status["VmHWM"].split()[0]) * 1024
 
 engine = SerialEngine(n_threads=2)
 dataset = open_dataset(url)
@@ -56,11 +50,7 @@ print(json.dumps({
 
 def run_job(url, output, n_components, alpha, length_scale="median", cv=None, **variables):
     arguments = [json.dumps(value) for value in (n_components, alpha, length_scale, cv)]
-    command = [sys.executable, "-c", SCRIPT, str(url), str(output), *arguments]
-    environment = {**environment_of_all_cores(), **variables}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return run_script(SCRIPT, url, output, *arguments, **variables)
 
 
 def generate(url, n_samples, n_features=4):
@@ -121,10 +111,6 @@ from rff_dist import Gaussian, SerialEngine, draw_feature_map, open_dataset
 from rff_dist.kmeans import fit as kmeans, starts as kmeans_starts
 from rff_dist.kmeans.cluster_options import LloydOptions
 
-def peak():
-    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-    return int(status["VmHWM"].split()[0]) * 1024
-
 dataset, engine = open_dataset(sys.argv[1]).without_targets(), SerialEngine(n_threads=2)
 feature_map = draw_feature_map(Gaussian(1.0), n_features=4, n_components=16, random_state=0)
 job = kmeans_starts.measure(dataset, feature_map, None, engine=engine)
@@ -134,18 +120,10 @@ print(json.dumps({"second": peaks[1], "last": peaks[-1], "passes": len(peaks)}))
 """
 
 
-def run_passes(url):
-    command = [sys.executable, "-c", LLOYD, str(url)]
-    environment = {**environment_of_all_cores(), **MALLOC}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
-
-
 def test_lloyd_passes_take_no_more_memory_one_after_another_nor_for_ten_times_the_rows(tmp_path):
     for n_samples in (20_000, 200_000):
         generate(tmp_path / f"{n_samples}.zarr", n_samples)
-    few, many = (run_passes(tmp_path / f"{n}.zarr") for n in (20_000, 200_000))
+    few, many = (run_script(LLOYD, tmp_path / f"{n}.zarr", **MALLOC) for n in (20_000, 200_000))
     for found in (few, many):
         assert found["passes"] >= 20
         grown = found["last"] - found["second"]
@@ -155,18 +133,18 @@ def test_lloyd_passes_take_no_more_memory_one_after_another_nor_for_ten_times_th
     assert grown < 4 * MIB, f"{grown / MIB:.1f} MiB"
 
 
+INGEST = """
+import sys
+from tests.tables import ingest
+
+ingest(sys.argv[1], sys.argv[2], chunk_rows=16_384)
+print(peak())
+"""
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 @pytest.mark.parametrize("kind", ["csv", "parquet", "npy", "npz"])
-def test_an_ingest_takes_no_more_memory_for_a_longer_file(tmp_path, project_root, kind):
-    script = (
-        "import re, sys\n"
-        "from pathlib import Path\n"
-        "from tests.tables import ingest\n"
-        "ingest(sys.argv[1], sys.argv[2], chunk_rows=16_384)\n"
-        # Not ru_maxrss, which a child inherits from the process that started it.
-        "status = Path('/proc/self/status').read_text()\n"
-        "sys.stdout.write(re.search(r'VmHWM:\\s*(\\d+) kB', status)[1])\n"
-    )
+def test_an_ingest_takes_no_more_memory_for_a_longer_file(tmp_path, kind):
     peaks, sizes = [], []
     for n_samples in (400_000, 2_400_000):  # read-ahead and allocators hold 10 to 50 MB more or less
         values = np.random.default_rng(0).standard_normal((n_samples, 8)).round(3)
@@ -182,9 +160,7 @@ def test_an_ingest_takes_no_more_memory_for_a_longer_file(tmp_path, project_root
                 np.save(source, values)
             case "npz":
                 np.savez(source, X=values)
-        command = [sys.executable, "-c", script, str(source), str(tmp_path / f"{n_samples}.zarr")]
-        run = subprocess.run(command, capture_output=True, text=True, cwd=project_root, check=True)
-        peaks.append(int(run.stdout) * 1024)
+        peaks.append(run_script(INGEST, source, tmp_path / f"{n_samples}.zarr"))
         sizes.append(values.nbytes)
     # Held whole, the slope is 1 or more.
     assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 0.5

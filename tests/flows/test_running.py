@@ -203,9 +203,12 @@ def test_keys_of_artifacts_end_with_what_the_run_is_about(parameters, expected):
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on(tmp_path):
+def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_parent_of_its_job(tmp_path):
+    pytest.importorskip("openlineage.client", reason="needs the extra openlineage")
+    from tests import openlineage
+
     parameters = TrainParameters(**{**write_problem(tmp_path).values, "data": str(tmp_path / "none.zarr")})
-    with lend_engine(SerialEngine(1)):
+    with openlineage.receive() as sent, lend_engine(SerialEngine(1)):
         state = train(**parameters.values, return_state=True)
     assert state.is_failed()
     told = Artifact.get("rff-train-stopped-model")
@@ -216,18 +219,8 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on(tmp_path):
     assert "Kind of error: `storage`" in told.data
     assert "error:storage" in flow_run(state).tags
     assert "Run it again with the same parameters" in told.data
-
-
-@pytest.mark.usefixtures("prefect_server")
-def test_a_flow_run_is_the_parent_of_its_job(tmp_path):
-    pytest.importorskip("openlineage.client", reason="needs the extra openlineage")
-    from tests import openlineage
-
-    parameters = write_problem(tmp_path)
-    with openlineage.receive() as sent, lend_engine(SerialEngine(1)):
-        state = train(**parameters.values, return_state=True)
-    assert [event["eventType"] for event in sent] == ["START", "RUNNING", "COMPLETE"]
-    parent = sent[-1]["run"]["facets"]["parent"]
+    assert [event["eventType"] for event in sent] == ["START", "FAIL"]
+    parent = sent[-1]["run"]["facets"]["parent"]  # of its job
     assert (parent["job"]["namespace"], parent["job"]["name"]) == ("prefect", "train")
     assert parent["run"]["runId"] == str(flow_run(state).id)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 from markdown_it import MarkdownIt
 from prefect import State
 from prefect.artifacts import Artifact
@@ -31,11 +30,11 @@ from rff_dist.fitting.options import RidgeOptions
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.train import TrainParameters, train
 from rff_dist.ridge import fit as ridge
-from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.ledger import FileLedger
 from rff_dist.workbench.jobs import limits
+from tests.dask_processes import forked_workers
 from tests.markdown import rows_of
 from tests.refusals import refuses
 from tests.stopped_jobs import Eager
@@ -100,7 +99,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         n_threads=1,
         performance_report=str(folder / "reports"),
     )
-    state = train(**parameters.values, return_state=True)
+    with forked_workers():
+        state = train(**parameters.values, return_state=True)
     return Run(folder, parameters, state, state.result())
 
 
@@ -228,25 +228,6 @@ def test_lent_engine_is_not_combined_with_parameters_of_another(run):
     parameters = type(run.parameters)(**{**run.parameters.values, "overwrite": True})
     with disable_run_logger(), lend_engine(SerialEngine(1)), refused:
         train.fn(**parameters.values)
-
-
-def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_path):
-    rng = np.random.default_rng(0)
-    names = {"x": "inputs", "y": "price", "sample_weight": "w"}
-    for name, n_samples in (("data", 400), ("test", 60)):
-        group = zarr.create_group(tmp_path / name)
-        X = rng.standard_normal((n_samples, 2))
-        for array, values in zip(names.values(), (X, X[:, 0], rng.random(n_samples)), strict=True):
-            group.create_array(array, data=values)
-    places = {name: str(tmp_path / name) for name in ("data", "test", "model")}
-    given = {**places, **PLAIN, **names, "alpha": 0.1, "missing_chunks": "fill"}
-    with lend_engine(SerialEngine(1)):
-        result = train(**TrainParameters(**given).values)
-    data, test = (open_dataset(tmp_path / name, **names) for name in ("data", "test"))
-    model = ridge.fit(data, RidgeOptions(**PLAIN, alpha=0.1), engine=SerialEngine(1)).model
-    assert result["digest"] == model.digest()
-    expected = prediction.evaluate(test, model, engine=SerialEngine(1)).mean_squared_error
-    np.testing.assert_allclose(result["metrics"]["mse"], expected)
 
 
 # -- Prefect's settings ----------------------------------------------------------------------------

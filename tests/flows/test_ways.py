@@ -51,7 +51,8 @@ JOBS = [
         TrainParameters,
         TRAINED
         | {"standardize": False, "conformal": "normalized", "n_folds": 4, "sample_weight": "w"}
-        | {"statistics": False, "register": True, "classify": False, "alphas": [0.1]},
+        | {"statistics": False, "register": True, "classify": False, "target": "y", "inputs": ["a", "b"]}
+        | {"group_by_block": ["lat=2"], "alphas": [0.1]},
         {"conformal": "normal"},
     ),
     Job(
@@ -122,18 +123,20 @@ def toml(value):
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def by_flags(job, given, *_):
-    options = {option.name: option for option in options_of(job.spec)}
-    words = []
+def words_of(spec, given):
+    """Return options as flags of a command."""
+    options, words = {option.name: option for option in options_of(spec)}, []
     for name, value in given.items():
-        flag = name.replace("_", "-")
-        if name in options and options[name].kinds == {bool} and not options[name].names:
-            words += [
-                f"--{flag}" if value is True else f"--no-{flag}" if value is False else f"--{flag}={value}"
-            ]
+        flag, is_flag = name.replace("_", "-"), name in options and options[name].kinds == {bool}
+        if is_flag and not options[name].names and isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words += [f"--{flag}={text_of(value)}"]
-    return printed(job, *words)
+            words.append(f"--{flag}={value if is_flag else text_of(value)}")
+    return words
+
+
+def by_flags(job, given, *_):
+    return printed(job, *words_of(job.spec, given))
 
 
 def by_environment(job, given, monkeypatch, _):

@@ -21,6 +21,7 @@ from rff_dist.engines.cluster import TLS_VARIABLES, Cluster, TLSFiles
 from rff_dist.engines.connecting import open_engine
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import ClusterError, ClusterUnavailableError
+from tests.dask_processes import scaled
 from tests.engine_contract import unit_blocks
 from tests.refusals import refuses
 
@@ -91,18 +92,17 @@ def test_without_certificates_a_tls_cluster_is_not_reached(scheduler_file):
         open_engine(Cluster(scheduler=str(scheduler_file)))
 
 
-def test_nobody_else_connects_to_an_embedded_cluster(monkeypatch):
-    with open_engine(Cluster(n_workers=1, n_threads=1)) as engine:
-        assert isinstance(engine, DaskEngine)
-        monkeypatch.setattr(dask_cluster, "CONNECT_S", 1.0)
-        [(worker, facts)] = engine.client.scheduler_info()["workers"].items()
-        for address in (engine.address, worker, facts["nanny"]):
-            assert address.startswith("tls://127.0.0.1:")
-            for scheme, security in (("tcp", None), ("tls", distributed.Security.temporary())):
-                with pytest.raises(ClusterUnavailableError) as refused:
-                    DaskEngine(address.replace("tls", scheme), security=security)
-                assert "it is a Dask" not in str(refused.value)  # who got through would know
-        assert engine.map_reduce(count, unit_blocks(5), None, combine=operator.add) == 5
+def test_nobody_else_connects_to_an_embedded_cluster(embedded, monkeypatch):
+    engine = scaled(embedded, 1)
+    monkeypatch.setattr(dask_cluster, "CONNECT_S", 0.5)
+    [(worker, facts)] = engine.client.scheduler_info()["workers"].items()
+    for address in (engine.address, worker, facts["nanny"]):
+        assert address.startswith("tls://127.0.0.1:")
+        for scheme, security in (("tcp", None), ("tls", distributed.Security.temporary())):
+            with pytest.raises(ClusterUnavailableError) as refused:
+                DaskEngine(address.replace("tls", scheme), security=security)
+            assert "it is a Dask" not in str(refused.value)  # who got through would know
+    assert engine.map_reduce(count, unit_blocks(5), None, combine=operator.add) == 5
 
 
 # As another user: connects to each address without certificates, with a stranger's, and, to show that nothing

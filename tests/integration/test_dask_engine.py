@@ -362,8 +362,8 @@ def test_a_worker_that_dies_when_it_has_looked_at_a_state_is_not_waited_for(embe
 
     def current() -> dict[str, int]:
         found = known()
-        time.sleep(1.0)  # both have looked, and the scheduler knows
         while doomed:
+            time.sleep(1.0)  # both have looked, and the scheduler knows
             os.kill(doomed.pop(), signal.SIGKILL)
         return found
 

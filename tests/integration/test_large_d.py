@@ -1,12 +1,8 @@
 """Fit and predict with 16,384 components and all threads, where threaded BLAS kills naive code."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
-from tests.processes import environment_of_all_cores
+from tests.processes import run_script
 
 # In a process of its own, so that a crash (numpy issue 19685) is a failed test and not the end of all tests.
 SCRIPT = """
@@ -30,9 +26,7 @@ model.fit(X, y)
 fitted = time.perf_counter()
 predictions = model.predict(X)
 predicted = time.perf_counter()
-# not ru_maxrss, which begins with the peak of the process that started this one
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-peak = int(status["VmHWM"].split()[0]) * 1024
+held = peak()
 planned = check_plan(ArrayDataset(X, y), n_components, Sums(alpha=alpha), engine=engine).client_bytes
 
 # The normal equations of 64 components, Z'(y - f) = alpha w with centred columns, and f by hand
@@ -51,7 +45,7 @@ print(json.dumps({
     "predictions": np.abs(predictions - by_hand).max(),
     "status": model.model_.card["solver"]["status"],
     "n_threads": engine.n_threads,
-    "peak": peak,
+    "peak": held,
     "planned": planned,
     "fit s": fitted - started,
     "predict s": predicted - fitted,
@@ -62,10 +56,7 @@ print(json.dumps({
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # 3.1e12 operations: 35 s on two free cores, more than a minute on busy ones
 def test_16_384_components_and_all_threads_fit_and_predict_within_the_plan():
-    command, environment = [sys.executable, "-c", SCRIPT], environment_of_all_cores()
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    result = json.loads(run.stdout)
+    result = run_script(SCRIPT)
     assert result["finite"]
     assert result["status"] == "ok"
     assert result["normal equations"] < 1e-9, result
@@ -79,10 +70,6 @@ import json, sys
 import numpy as np
 from rff_dist import DaskEngine, Gaussian, accumulate, draw_feature_map, write_dataset
 from rff_dist.fitting.plan import Sums, check_plan
-
-def peak():
-    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-    return int(status["VmHWM"].split()[0]) * 1024
 
 X = np.random.default_rng(0).standard_normal((65_536, 8)).astype(np.float32)
 dataset = write_dataset(sys.argv[1], X, X[:, 0])
@@ -102,10 +89,7 @@ print(json.dumps({
 @pytest.mark.distributed
 @pytest.mark.timeout(900)  # 1.8e13 operations: 2 minutes by bytes on two free cores, more on busy ones
 def test_two_workers_of_8_gib_sum_16_384_components_within_the_plan(tmp_path):
-    command = [sys.executable, "-c", WORKERS, str(tmp_path / "x.zarr")]
-    run = subprocess.run(command, env=environment_of_all_cores(), capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    result = json.loads(run.stdout)
+    result = run_script(WORKERS, tmp_path / "x.zarr")
     assert (result["rows"], result["blocks"], result["limit"]) == (65_536, 4, 2**33), result
     # Both held their total and a block's; one added the other's to it.
     assert result["partial"] < result["peaks"][0] <= result["peaks"][1] <= result["planned"] < 2**33, result

@@ -19,6 +19,7 @@ from rff_dist.engines.connecting import open_engine
 from rff_dist.errors import ClusterUnavailableError, InvalidParameterError, MissingDependencyError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge.fit import fit
+from tests.dask_processes import forked_workers
 from tests.refusals import refuses
 from tests.system import free_port
 
@@ -50,14 +51,14 @@ def arguments(tmp_path, text):
 def test_a_class_of_clusters_makes_one_that_ends_with_the_job_and_has_the_same_bits(data, tmp_path, bounds):
     wanted = Cluster(cluster="distributed.LocalCluster", cluster_config=arguments(tmp_path, LOCAL), **bounds)
     assert wanted.elsewhere
-    with open_engine(wanted) as engine:
+    with forked_workers(), open_engine(wanted) as engine:
         address = engine.address
         assert 1 <= engine.n_workers <= 2
         assert engine.n_threads == 1
         there = fit(data, OPTIONS, engine=engine).model
     assert there.digest() == fit(data, OPTIONS, engine=SerialEngine(1)).model.digest()
     with pytest.raises(OSError):
-        distributed.Client(address, timeout=2, set_as_default=False)
+        distributed.Client(address, timeout=0.5, set_as_default=False)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ def make_frame(n=N, seed=0):
     return frame
 
 
-def auto(tmp_path, source, *options, target="y"):
-    given = ["--target", target, "--into", tmp_path / "made", "--serial", "--n-components", 128]
+def auto(tmp_path, source, *options):
+    given = ["--target", "y", "--into", tmp_path / "made", "--serial", "--n-components", 128]
     return document("auto", source, *given, *options)
 
 
@@ -33,11 +33,6 @@ def assert_better_than_linear(found):
     assert found["comparison"]["differences"]["linear"]["relation"] == "better"
     assert "better than a linear model" in found["comparison"]["verdict"]
     assert found["version"] == 1
-
-
-def write_without_header(frame, path):
-    frame.to_csv(path / "t.csv", header=False, index=False)
-    return path / "t.csv", {"target": str(frame.columns.get_loc("y"))}
 
 
 def write_mixture(frame, path):
@@ -60,10 +55,10 @@ def write_booleans(frame, path):
     return path / "t.parquet", {"task": "classification"}
 
 
-@pytest.mark.parametrize("write", [write_without_header, write_mixture, write_booleans])
+@pytest.mark.parametrize("write", [write_mixture, write_booleans])
 def test_auto_is_better_than_a_linear_model(tmp_path, write):
     source, about = write(make_frame(), tmp_path)
-    found = auto(tmp_path, source, target=about.get("target", "y"))
+    found = auto(tmp_path, source)
     assert found["task"] == about.get("task", "regression")
     assert found["dropped_rows"] == about.get("dropped", 0)
     assert_better_than_linear(found)

@@ -15,6 +15,7 @@ pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from rff_dist import append_dataset, write_dataset
+from rff_dist.data import blocks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event
 from rff_dist.fields import build
@@ -30,7 +31,8 @@ from tests.otlp import exported as exported  # a fixture
 
 pytestmark = pytest.mark.distributed
 
-N_ROWS, D = 8 * 16_384, 64  # eight blocks
+BLOCK_ROWS, D = 2_048, 64
+N_ROWS = 8 * BLOCK_ROWS
 PLAIN = {
     "kernel": "gaussian",
     "length_scale": "median",
@@ -93,8 +95,9 @@ def runs_of(spans: dict[int, Span], parents: Sequence[Span]) -> list[Span]:
 
 
 def test_each_job_is_one_trace_though_a_worker_is_killed(tmp_path, monkeypatch, exported):
+    monkeypatch.setattr(blocks, "MIN_BLOCK_ROWS", BLOCK_ROWS)
     data, model = str(tmp_path / "data.zarr"), str(tmp_path / "model")
-    write_dataset(data, *rows(N_ROWS, 0), versioned=True)
+    write_dataset(data, *rows(N_ROWS, 0), chunk_rows=BLOCK_ROWS, versioned=True)
     with receive() as receiver, monkeypatch.context() as environment:
         environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
@@ -144,7 +147,7 @@ def test_each_job_is_one_trace_though_a_worker_is_killed(tmp_path, monkeypatch, 
             assert len(again) == 1
             assert {span.attributes["rff_dist.worker"] for span in runs_of(spans, lloyd[-1:])} == {alive}
 
-            append_dataset(data, *rows(20_000, 1))
+            append_dataset(data, *rows(3_000, 1))
             updated = update(build(specs.Update, {"model": model, "data": data}), do)
             spans = whole_trace(exported, receiver, "update")
             assert {span.attributes["rff_dist.worker"] for span in runs_of(spans, [*spans.values()])} == {

@@ -4,6 +4,8 @@ import ast
 import builtins
 import importlib.metadata
 import inspect
+import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 
 import rff_dist
 from rff_dist import errors
+from tests.command_line import PLAIN, document
 from tests.refusals import refuses
 
 # The tree as drawn: branch marks, the class, the built-in it is too, what it means.
@@ -37,18 +40,54 @@ def parent_in_the_drawing(name: str) -> str | None:
     return next((other for other in reversed(above) if len(DRAWN_ERRORS[other]["branches"]) < depth), None)
 
 
-def loaded_by(code: str) -> set[str]:
-    """Return the top-level packages that a fresh interpreter has loaded after running `code`."""
-    report = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
-    result = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True
+# Steps of one process, from the lightest on, and what none of them up to there may load.
+SLOW = ("dask", "distributed", "matplotlib", "pandas", "prefect", "sklearn")
+STEPS = {
+    "import rff_dist": (*SLOW, "pyarrow", "scipy", "zarr"),
+    "from rff_dist.workbench import cli": (*SLOW, "pyarrow", "scipy", "zarr"),
+    # a few rows
+    "with contextlib.suppress(SystemExit): cli.main()": (*SLOW, "scipy.optimize", "icechunk"),
+    "from rff_dist.products.choice import products_for; products_for(1000, 512)": ("onnxruntime", "jax"),
+    "rff_dist.RFFRidge(n_components=8, alpha=0.1).fit(np.eye(30), np.arange(30.0))": ("opentelemetry",),
+    "for name in rff_dist.__all__: getattr(rff_dist, name)": ("prefect", "matplotlib"),
+    "import rff_dist.workbench.page.pictures": ("matplotlib.pyplot",),  # which has a global state
+}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """Return the modules that a fresh interpreter has loaded after each step."""
+    folder = tmp_path_factory.mktemp("loaded")
+    (folder / "t.csv").write_text("a,y\n" + "".join(f"{i % 7},{i % 5}\n" for i in range(50)))
+    (folder / "one.csv").write_text("a\n3\n")
+    document("ingest", folder / "t.csv", folder / "data", "--targets", "y")
+    small = [*PLAIN, "--n-components", "8", "--alpha", "1", "--serial"]
+    document("fit", folder / "data", folder / "model", *small)
+    note = "found.append(list(sys.modules))"
+    lines = [
+        "import contextlib, json, sys",
+        "import numpy as np",
+        "found = []",
+        *(f"{step}\n{note}" for step in STEPS),
+    ]
+    lines += ["print(json.dumps(found))"]
+    words = ["predict", folder / "model", folder / "one.csv", folder / "out.csv"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines), *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
     )
-    return set(result.stdout.split())
+    assert (folder / "out.csv").read_text().startswith('"prediction"\n')
+    return dict(zip(STEPS, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
 
-def test_importing_the_package_loads_nothing_heavy():
-    heavy = {"dask", "distributed", "matplotlib", "pandas", "prefect", "pyarrow", "sklearn", "zarr"}
-    assert loaded_by("import rff_dist") & heavy == set()
+@pytest.mark.parametrize("step", STEPS)
+def test_what_a_step_does_not_use_is_not_loaded(loaded, step):
+    heavy = re.compile("|".join(rf"{name}(\.|$)" for name in STEPS[step]))
+    assert [name for name in loaded[step] if heavy.match(name)] == []
 
 
 def test_public_names_are_sorted_and_can_be_imported():
@@ -57,11 +96,6 @@ def test_public_names_are_sorted_and_can_be_imported():
     assert len(names) == len(set(names))
     missing = [name for name in names if not hasattr(rff_dist, name)]
     assert missing == []
-
-
-def test_using_a_public_name_loads_neither_prefect_nor_matplotlib():
-    code = "import rff_dist\nfor name in getattr(rff_dist, '__all__', []): getattr(rff_dist, name)"
-    assert loaded_by(code) & {"prefect", "matplotlib"} == set()
 
 
 def test_an_unknown_name_is_an_attribute_error_that_names_it():

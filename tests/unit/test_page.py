@@ -116,29 +116,26 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     assert f"{document('info', trained / 'model')['digest']}" in words
 
 
-def test_the_page_names_the_intended_use_and_the_commit_of_the_working_folder(trained, tmp_path, monkeypatch):
+def test_the_page_names_use_options_commit_and_products(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rff_dist.products.choice.WORTH_MEASURING", 0.0)
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    words = ["fit", trained / "data", "model", *PLAIN, "--alpha", "1", "--serial", "--overwrite"]
+    words = ["fit", trained / "data", "model", *PLAIN, "--alpha", "1", "--serial", "--n-components", "16"]
     (tmp_path / "card.toml").write_text('intended_use = "prices <here>"\nlimits = "not elsewhere"')
-
-    def provenance():
-        made = run(*words, "--n-components", "16", "--report", "page.html", "--card", "card.toml")
-        assert made.exit_code == 0
-        text, _, found = check_readable(tmp_path / "page.html")[1].rpartition("Provenance")
-        assert "intended use prices <here> limits not elsewhere" in text
-        assert re.search(r"options [^ ]+ = .*n_components = 16.* seed 0 ", found)
-        return found
-
-    assert "git commit" not in provenance()
+    assert pages.commit_of_folder() is None
     (tmp_path / "file").write_text("one")
     for command in (["init"], ["add", "file"], [*identity, "commit", "-m", "one"]):
         subprocess.run(["git", *command], check=True, capture_output=True)
     head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
-    assert f"git commit {head.stdout.strip()} " in provenance()
+    assert pages.commit_of_folder() == head.stdout.strip()
     (tmp_path / "file").write_text("two")
-    assert f"git commit {head.stdout.strip()}, with changes that are not committed" in provenance()
+    assert run(*words, "--report", "page.html", "--card", "card.toml").exit_code == 0
+    text, _, found = check_readable(tmp_path / "page.html")[1].rpartition("Provenance")
+    assert "intended use prices <here> limits not elsewhere" in text
+    assert re.search(r"options [^ ]+ = .*n_components = 16.* seed 0 ", found)
+    assert f"git commit {head.stdout.strip()}, with changes that are not committed" in found
+    assert re.search(r"multiplied by float64, at \d+% of the processor's limit", found)
 
 
 def plain_model(X, y, **options):
@@ -349,24 +346,6 @@ def test_the_page_of_clusters_has_sizes_map_and_rows_that_stand_for_them(tmp_pat
     assert "clusters inertia silhouette 2" in words
     assert document("info", tmp_path / "data")["fingerprint"] in words
     assert re.search(r"choose [\d.]+ \d+%", words)  # what choosing their number took
-
-
-def test_the_page_says_how_near_to_the_limit_products_were(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr("rff_dist.products.choice.WORTH_MEASURING", 0.0)
-    words = [*PLAIN, "--serial", "--n-components", "16", "--alpha", "1", "--report", tmp_path / "page.html"]
-    assert run("fit", trained / "data", tmp_path / "m", *words).exit_code == 0
-    _, words = check_readable(tmp_path / "page.html")
-    assert re.search(r"multiplied by float64, at \d+% of the processor's limit", words)
-
-
-def test_a_page_that_cannot_be_written_exits_73_and_the_model_is_there(trained, tmp_path):
-    (tmp_path / "file").touch()
-    words = [*PLAIN, "--serial", "--n-components", "16", "--alpha", "1"]
-    place = tmp_path / "file" / "page.html"
-    result = run("fit", trained / "data", tmp_path / "model", *words, "--report", place)
-    assert result.exit_code == 73
-    assert "the page" in result.stderr
-    assert (tmp_path / "model").exists()
 
 
 # -- a real browser --------------------------------------------------------------------------------

@@ -5,10 +5,13 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset, save_model, write_dataset
+from rff_dist.errors import StorageError
 from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.kinds import read_any
 from rff_dist.storage.columns import open_column
+from rff_dist.workbench.jobs import publishing
 from tests.command_line import document, run
 from tests.unit.cli.conftest import SMALL
 
@@ -35,7 +38,7 @@ def fit_here(data):
     return kmeans.fit(dataset, space, LloydOptions(n_clusters=4, n_init=3, seed=2), engine=ENGINE)
 
 
-def test_known_labels_are_compared_as_scikit_learn_does(data, written):
+def test_known_labels_are_compared_as_scikit_learn_does(data, written, tmp_path):
     known, labels = read_array(data, "groups"), read_array(written["output"], "labels")
     found = written["agreement"]
     assert found["adjusted_rand_index"] == pytest.approx(adjusted_rand_score(known, labels), abs=1e-12)
@@ -43,6 +46,9 @@ def test_known_labels_are_compared_as_scikit_learn_does(data, written):
     assert np.sum(found["counts"]) == 500
     again = document("evaluate", written["model"], data, "--y", "y", "--serial")
     assert again["agreement"] == found
+    predicted = document("predict", written["model"], data, tmp_path / "p", "--distances", "--serial")
+    assert predicted["arrays"] == ["labels", "distances"]
+    np.testing.assert_array_equal(read_array(tmp_path / "p", "labels"), labels)
     shown = run("evaluate", written["model"], data, "--y", "groups", "--serial").stdout
     assert f"ARI {found['adjusted_rand_index']:.4g}" in shown
 
@@ -90,6 +96,25 @@ def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
     assert lines[0].split()[0] == "4"
     assert "numbers of clusters, by silhouette" in shown
     assert "chosen from 2, 4, by silhouette" in " ".join(run("info", tmp_path / "model").stdout.split())
+
+
+@pytest.mark.parametrize("breaks", ["store", "publish"])
+def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
+    data, tmp_path, monkeypatch, breaks
+):
+    def fail(*_, **__):
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(publishing if breaks == "store" else kmeans_labels.StagedLabels, breaks, fail)
+    told = run("cluster", data, tmp_path / "labels", *SMALL, "--model", tmp_path / "model")
+    assert "the disk is full" in told.stderr
+    # On a busy machine passes take long, and sums of those that did are kept for the same command.
+    left = sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".ledger"))
+    assert left == ([] if breaks == "store" else ["model"])
+    if left:
+        assert read_any(tmp_path / "model").n_clusters == 4
+        note = f"published at {tmp_path / 'model'}, the labels are not: write them by `rff-dist predict"
+        assert note in told.stderr
 
 
 def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_path):

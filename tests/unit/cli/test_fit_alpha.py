@@ -44,25 +44,33 @@ def run_again(folder, tmp_path):
 @pytest.mark.parametrize("name", ["gcv", "evidence", "press"])
 def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path, name):
     fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
-    found = document(*fit, "--alpha", name, "--alphas", "10:1e3:4", "--plot", tmp_path / "path.png")
-    assert found["alpha_chosen_by"] == document("info", tmp_path / "model")["card"]["chosen_by"] == name
-    assert (found["alpha"], found["alpha_at_end_of_path"]) == (10.0, "lower")
-    assert imread(tmp_path / "path.png").shape[2] == 4
-    shown = run(*fit, "--alpha", name, "--alphas", "10:1e3:4", "--overwrite").stdout
-    words = {"gcv": "chosen by GCV", "evidence": "chosen by the evidence", "press": "by leave-one-out errors"}
-    assert words[name] in " ".join(shown.split())
-    assert "at the lower end of 10 to 1000" in " ".join(shown.split())
+    options = ("--alpha", name, "--alphas", "10:1e3:4", "--plot", tmp_path / "path.png")
     if name == "press":
+        found = document(*fit, *options)
+        assert (found["alpha_chosen_by"], found["alpha_at_end_of_path"]) == (name, "lower")
         assert found["estimate"]["by"] == "press"
+        shown = run("info", tmp_path / "model").stdout
         assert "each left out in turn" in " ".join(shown.split())
     else:
-        assert found["estimate"] is None
+        shown = run(*fit, *options).stdout
         assert "cross-validation" not in shown
         assert shown.startswith("On 300 rows left out in turn, the typical error (RMSE) is ")
+        assert "at the lower end of 10 to 1000" in " ".join(shown.split())
+    stored = document("info", tmp_path / "model")
+    assert (stored["card"]["chosen_by"], stored["alpha"]) == (name, 10.0)
+    assert (stored["estimate"] is None) == (name != "press")
+    assert imread(tmp_path / "path.png").shape[2] == 4
+    words = {"gcv": "chosen by GCV", "evidence": "chosen by the evidence", "press": "by leave-one-out errors"}
+    assert words[name] in " ".join(shown.split())
 
 
-def test_a_plot_that_cannot_be_written_exits_73_and_the_model_is_there(folder, tmp_path):
+@pytest.mark.parametrize(("option", "said"), [("--plot", "the picture"), ("--report", "the page")])
+def test_a_picture_or_page_that_cannot_be_written_exits_73_and_the_model_is_there(
+    folder, tmp_path, option, said
+):
     (tmp_path / "file").touch()
     fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "8")
-    assert run(*fit, "--plot", tmp_path / "file" / "p.png").exit_code == 73
+    result = run(*fit, option, tmp_path / "file" / "p.png")
+    assert result.exit_code == 73
+    assert said in result.stderr
     assert read_model(tmp_path / "model").alpha > 0

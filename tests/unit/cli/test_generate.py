@@ -24,9 +24,9 @@ def test_generated_data_say_their_best_error_and_can_be_made_again(tmp_path):
 def test_a_drawn_function_is_of_the_kernels_prior():
     # Over many draws f(x) has mean 0, variance k(x, x) = 1 and covariance k(x, y).
     X, kernel = np.array([[0.0, 0.0], [1.0, -0.5]]), Gaussian(2.0)
-    values = np.array([draw_function(kernel, n_features=2, n_components=256, seed=s)(X) for s in range(2000)])
-    assert values.mean(axis=0) == pytest.approx([0, 0], abs=0.1)
-    assert np.cov(values.T) == pytest.approx(kernel(X), abs=0.1)
+    values = np.array([draw_function(kernel, n_features=2, n_components=256, seed=s)(X) for s in range(600)])
+    assert values.mean(axis=0) == pytest.approx([0, 0], abs=0.2)  # five standard errors
+    assert np.cov(values.T) == pytest.approx(kernel(X), abs=0.25)
 
 
 def test_a_drawn_function_has_other_features_than_a_fit_with_the_same_seed():

@@ -1,8 +1,5 @@
 """`rff-dist predict`: what is written beside the predictions."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import zarr
@@ -21,18 +18,6 @@ def test_data_of_another_width_than_the_model_exit_65(folder, tmp_path):
         assert "expecting 3" in message
         assert f"{tmp_path / 'data'} does not fit {folder / 'model'}" in message
         assert "columns that the model was trained on" in message
-
-
-def test_few_rows_are_predicted_without_what_takes_long_to_start(folder, tmp_path):
-    (tmp_path / "one.csv").write_text("a,b,c\n0.1,0.2,0.3\n")
-    arguments = ["predict", str(folder / "model"), str(tmp_path / "one.csv"), str(tmp_path / "out.csv")]
-    code = f"import sys; from rff_dist.workbench import cli; sys.argv[1:] = {arguments}\n"
-    code += "try: cli.main()\nfinally: "
-    code += "print('loaded', *sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    heavy = {"dask", "distributed", "matplotlib", "pandas", "prefect", "sklearn", "scipy.optimize"}
-    assert (heavy | {"icechunk"}) & set(told.partition("loaded ")[2].split()) == set()
-    assert (tmp_path / "out.csv").read_text().startswith('"prediction"\n')
 
 
 def test_a_job_from_table_to_predictions(folder, tmp_path):

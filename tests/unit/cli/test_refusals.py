@@ -79,6 +79,12 @@ OTHERS = [
     (73, "generate {table}/data --rows 10", "cannot be written"),
     (73, "predict {model} {data} {data}/p", "overlap"),
     (2, "predict {model} {data} new --coverage 95", "expected a share such as 10% or a number above 0"),
+    (2, "predict {model} {data} new --probabilities", "no probabilities"),
+    (2, "predict {classifier} {labels} new --std", "no standard deviations"),
+    (1, "predict {hinge} {labels} new --probabilities", "the squared hinge has none"),
+    (2, "predict {clusters} {blobs} new --coverage 0.9", "no intervals"),
+    (2, "predict {clusters} {blobs} new --probabilities", "no probabilities"),
+    (65, "predict nothing {data} new", "no model"),
     (65, "evaluate pickled.pkl {data} --serial", "is a pickle"),
     (65, "info pickled.pkl", "is a pickle"),
     (2, "evaluate {classifier} {labels} --std --serial", "no standard deviations"),
@@ -108,7 +114,8 @@ def places(folder, labelled, clusters, tmp_path, monkeypatch):
     (tmp_path / "gaps.csv").write_text("a,b\n1,2\n,4\n")
     (tmp_path / "bin.csv").touch()  # no input that is missing
     names = {"data": folder / "data.zarr", "model": folder / "model", "table": folder / "table.csv"}
-    names |= {"labels": labelled / "data", "classifier": labelled / "squared", "blobs": clusters.data}
+    names |= {"labels": labelled / "data", "classifier": labelled / "squared"}
+    names |= {"hinge": labelled / "squared_hinge", "blobs": clusters.data}
     return names | {"clusters": clusters.written["model"], "clustered": clusters.written["output"]}
 
 

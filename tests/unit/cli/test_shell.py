@@ -92,13 +92,6 @@ def test_a_reader_that_stops_reading_is_no_error(folder):
     assert process.returncode == 0
 
 
-def test_help_imports_nothing_that_takes_long():
-    code = "import rff_dist.workbench.cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    heavy = {"dask", "distributed", "matplotlib", "pandas", "prefect", "pyarrow", "scipy", "sklearn", "zarr"}
-    assert heavy & set(loaded.split()) == set()
-
-
 def test_the_version_is_shown():
     assert run("--version").stdout.startswith("rff-dist ")
 

@@ -24,7 +24,7 @@ def rows(n_samples, dtype, *, seed=0):
     return X, rng.normal(size=n_samples), rng.uniform(size=n_samples)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     n_samples=st.integers(0, 60),
     more=st.integers(0, 40),

@@ -1,16 +1,46 @@
 """What tests of exports begin with."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from rff_dist.storage.writing import write_dataset
-from tests.command_line import fit_small_table
+from tests.command_line import document, fit_small_table
 
 
 @pytest.fixture(scope="session")
 def small_model(tmp_path_factory):
     """A model with folds, of a table with text, ids and a date."""
     return fit_small_table(tmp_path_factory.mktemp("small"), "--n-folds", "3")
+
+
+FEATURES = {
+    "pairs": ["--kernel", "gaussian", "--features", "fourier"],
+    "high": ["--kernel", "matern:nu=1.5", "--features", "fourier", "--precision", "high"],
+    "phases": ["--kernel", "gaussian", "--features", "fourier", "--map", "phases"],
+    "structured": ["--kernel", "gaussian", "--features", "fourier", "--design", "structured"],
+    "sum of maps": ["--kernel", "gaussian + 0.5 * linear", "--features", "fourier"],
+    "linear": ["--kernel", "linear", "--features", "fourier"],
+    "nystrom": ["--kernel", "matern:nu=2.5", "--features", "nystrom"],
+    "sum": ["--kernel", "gaussian + 0.5 * linear", "--features", "nystrom"],
+    "additive": ["--kernel", "additive:kernel=matern:nu=2.5,dense=2", "--features", "nystrom"],
+    "ranks": ["--kernel", "gaussian", "--features", "fourier", "--standardize", "rank"],
+}
+
+
+@pytest.fixture(scope="session")
+def fitted(data, tmp_path_factory):
+    """Return a function that fits features of a kind, once for all exports, and returns the model's place."""
+
+    @functools.cache
+    def fit(*features):
+        place = tmp_path_factory.mktemp("fitted") / "model"
+        words = ["--n-components", "32", "--alpha", "0.1", "--length-scale", "median", "--serial", *features]
+        document("fit", data, place, *words)
+        return place
+
+    return fit
 
 
 @pytest.fixture(scope="session")

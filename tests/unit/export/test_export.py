@@ -9,6 +9,7 @@ import zarr
 
 from rff_dist import open_dataset, write_dataset
 from tests.command_line import refusal, run
+from tests.unit.export.conftest import FEATURES
 
 CODE = """
 import sys
@@ -18,18 +19,6 @@ import numpy as np, reader
 np.save(sys.argv[3], reader.Model(sys.argv[1]).predict(np.load(sys.argv[2])))
 assert not {"scipy", "zarr", "dask"} & set(sys.modules)
 """
-FEATURES = {
-    "pairs": ["--kernel", "gaussian", "--features", "fourier"],
-    "high": ["--kernel", "matern:nu=1.5", "--features", "fourier", "--precision", "high"],
-    "phases": ["--kernel", "gaussian", "--features", "fourier", "--map", "phases"],
-    "structured": ["--kernel", "gaussian", "--features", "fourier", "--design", "structured"],
-    "sum of maps": ["--kernel", "gaussian + 0.5 * linear", "--features", "fourier"],
-    "linear": ["--kernel", "linear", "--features", "fourier"],
-    "nystrom": ["--kernel", "matern:nu=2.5", "--features", "nystrom"],
-    "sum": ["--kernel", "gaussian + 0.5 * linear", "--features", "nystrom"],
-    "additive": ["--kernel", "additive:kernel=matern:nu=2.5,dense=2", "--features", "nystrom"],
-    "ranks": ["--kernel", "gaussian", "--features", "fourier", "--standardize", "rank"],
-}
 
 
 def read_in_another_process(folder, X, path):
@@ -40,10 +29,9 @@ def read_in_another_process(folder, X, path):
 
 
 @pytest.mark.parametrize("kind", FEATURES)
-def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(data, tmp_path, kind):
-    fit = ["fit", data, tmp_path / "model", "--n-components", "32", "--alpha", "0.1", "--serial"]
-    assert run(*fit, "--length-scale", "median", *FEATURES[kind]).exit_code == 0
-    result = run("export", tmp_path / "model", tmp_path / "slim")
+def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(data, fitted, tmp_path, kind):
+    model = fitted(*FEATURES[kind])
+    result = run("export", model, tmp_path / "slim")
     assert result.exit_code == 0, result.stderr
     assert {path.name for path in (tmp_path / "slim").iterdir()} == {
         "README.md",
@@ -52,7 +40,7 @@ def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(data, tmp_
         "outer.npy",
         "reader.py",
     }
-    assert run("predict", tmp_path / "model", data, tmp_path / "out", "--serial").exit_code == 0
+    assert run("predict", model, data, tmp_path / "out", "--serial").exit_code == 0
     expected = open_dataset(tmp_path / "out", x="predictions", y=None).X[:]
     X = open_dataset(data).X[:]
     found = read_in_another_process(tmp_path / "slim", X, tmp_path)
@@ -76,16 +64,15 @@ def test_the_reader_names_classes(tmp_path, labels):
     assert (found == expected).mean() > 0.99  # rows on the border may fall to either side
 
 
-def test_a_folder_with_other_things_is_never_replaced(data, tmp_path):
-    fit = ["fit", data, tmp_path / "model", "--n-components", "8", "--alpha", "0.1", "--serial"]
-    assert run(*fit, *FEATURES["pairs"], "--length-scale", "2").exit_code == 0
+def test_a_folder_with_other_things_is_never_replaced(fitted, tmp_path):
+    model = fitted(*FEATURES["pairs"])
     (tmp_path / "slim").mkdir()
     (tmp_path / "slim" / "precious").touch()
-    assert "exists already" in refusal(73, "export", tmp_path / "model", tmp_path / "slim", "--overwrite")
+    assert "exists already" in refusal(73, "export", model, tmp_path / "slim", "--overwrite")
     assert (tmp_path / "slim" / "precious").exists()
-    assert run("export", tmp_path / "model", tmp_path / "new").exit_code == 0
-    assert "`overwrite`" in refusal(73, "export", tmp_path / "model", tmp_path / "new")
-    assert run("export", tmp_path / "model", tmp_path / "new", "--overwrite").exit_code == 0
+    assert run("export", model, tmp_path / "new").exit_code == 0
+    assert "`overwrite`" in refusal(73, "export", model, tmp_path / "new")
+    assert run("export", model, tmp_path / "new", "--overwrite").exit_code == 0
 
 
 def test_a_kernel_that_the_reader_does_not_know_is_refused(data, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from rff_dist import load_model, write_dataset
 from tests.command_line import document, refusal, run
-from tests.unit.export.test_export import FEATURES
+from tests.unit.export.conftest import FEATURES
 
 pytest.importorskip("onnx", reason="needs the extra onnx")
 
@@ -25,12 +25,11 @@ def compute(path, X):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_graph_predicts_what_the_model_does(data, tmp_path, kind):
-    fit = ["fit", data, tmp_path / "model", "--n-components", "32", "--alpha", "0.1", "--serial"]
-    assert run(*fit, "--length-scale", "median", *KINDS[kind]).exit_code == 0
-    document("export", tmp_path / "model", tmp_path / "m.onnx")
+def test_the_graph_predicts_what_the_model_does(fitted, tmp_path, kind):
+    model = fitted(*KINDS[kind])
+    document("export", model, tmp_path / "m.onnx")
     X = np.random.default_rng(1).standard_normal((70, 3)) * [1, 10, 100]
-    expected = load_model(tmp_path / "model").predict(X)
+    expected = load_model(model).predict(X)
     found = compute(tmp_path / "m.onnx", X)["predictions"]
     # a cosine may round to the next of 16,256 steps where float32 angles differ in their last bit
     np.testing.assert_allclose(found, expected, atol=2e-3 * expected.std())
@@ -52,9 +51,8 @@ def test_the_graph_names_classes_with_their_probabilities(tmp_path, labels):
     assert (found["labels"] == model.predict(X)).mean() > 0.99  # rows on the border may fall to either side
 
 
-def test_a_graph_is_replaced_on_demand_only(data, tmp_path):
-    fit = ["fit", data, tmp_path / "model", "--n-components", "8", "--alpha", "0.1", "--serial"]
-    assert run(*fit, *FEATURES["pairs"], "--length-scale", "2").exit_code == 0
-    document("export", tmp_path / "model", tmp_path / "m.onnx")
-    assert "`overwrite`" in refusal(73, "export", tmp_path / "model", tmp_path / "m.onnx")
-    document("export", tmp_path / "model", tmp_path / "m.onnx", "--overwrite")
+def test_a_graph_is_replaced_on_demand_only(fitted, tmp_path):
+    words = ["export", fitted(*FEATURES["pairs"]), tmp_path / "m.onnx"]
+    document(*words)
+    assert "`overwrite`" in refusal(73, *words)
+    document(*words, "--overwrite")

@@ -113,9 +113,9 @@ def test_no_byte_of_data_models_ledgers_and_pages_tells_of_who_was_forgotten(tmp
     words = ("--targets", "prix en €", "--id", "customer", "--message", "Anna complained")
     Path("out").mkdir()
     document("ingest", "files/anna_smith.csv", "out/data.zarr", *words)
-    for place in (("out/models/price", "--register"), ("out/model",), ("out/unnamed",)):
+    for place in (("out/models/price", "--register"), ("out/model",)):
         document("fit", "out/data.zarr", *place, *PLAIN, *SMALL, "--serial")
-    shutil.move("out/unnamed", "unnamed")  # which still holds the rows, but no name
+    shutil.copytree("out/model", "unnamed")  # which still holds the rows, but no name
     sum_up(Path("out"), SerialEngine(1), n_components=16)
     assert {secret for secret, _ in found_in("out")} == set(SECRETS)
     assert {secret for secret, _ in found_in("unnamed")}.isdisjoint(SECRETS[:3])

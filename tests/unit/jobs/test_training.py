@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 from sklearn.metrics import accuracy_score
 
-from rff_dist import Cauchy, HashFolds, Matern, Nystrom, SerialEngine, TimeFolds
+from rff_dist import Cauchy, HashFolds, Matern, Nystrom, SerialEngine, TimeFolds, open_dataset
 from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, OutputBusyError
+from rff_dist.fields import build
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines
 from rff_dist.kernels.names import kernel_text
@@ -32,6 +34,7 @@ from rff_dist.storage.records import write_record
 from rff_dist.workbench.jobs import train as training
 from rff_dist.workbench.jobs.fits import Fit, JobData
 from rff_dist.workbench.jobs.places import Destination
+from rff_dist.workbench.jobs.specs import Train
 from rff_dist.workbench.jobs.steps import Runner, in_this_process
 from tests.plain import fit_labels
 from tests.refusals import refuses
@@ -183,6 +186,24 @@ def test_the_plan_of_choices_is_what_is_tried(n_samples):
     options = RidgeOptions(**PLAIN)
     given = choices_of(dataset, options, machines=Machines.of(engine))
     assert (given.choosing, given.n_tried, given.n_finalists) == (False, 0, 1)
+
+
+def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_path):
+    rng = np.random.default_rng(0)
+    names = {"x": "inputs", "y": "price", "sample_weight": "w"}
+    for name, n_samples in (("data", 400), ("test", 60)):
+        group = zarr.create_group(tmp_path / name)
+        X = rng.standard_normal((n_samples, 2))
+        for array, values in zip(names.values(), (X, X[:, 0], rng.random(n_samples)), strict=True):
+            group.create_array(array, data=values)
+    places = {name: str(tmp_path / name) for name in ("data", "test", "model")}
+    job = build(Train, {**places, **PLAIN, **names, "alpha": 0.1, "missing_chunks": "fill"})
+    found = training.train(job, in_this_process(SerialEngine(1)))
+    data, test = (open_dataset(tmp_path / name, **names) for name in ("data", "test"))
+    model = fit_ridge(data, RidgeOptions(**PLAIN, alpha=0.1), engine=SerialEngine(1)).model
+    assert found.model.digest() == model.digest()
+    expected = prediction.evaluate(test, model, engine=SerialEngine(1)).mean_squared_error
+    np.testing.assert_allclose(found.metrics["mse"], expected)
 
 
 def test_failed_run_leaves_nothing(problem, tmp_path):

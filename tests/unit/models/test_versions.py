@@ -28,8 +28,11 @@ from rff_dist.storage.records import Pointer, read_pointer, read_record, swap_po
 from tests.refusals import refuses
 from tests.versions import keep_publishing, publish, whole
 
+STORES = ["file", "memory", pytest.param("s3", marks=pytest.mark.s3)]
+every_store = pytest.mark.parametrize("url", STORES, indirect=True)
 
-@pytest.fixture(params=["file", "memory", pytest.param("s3", marks=pytest.mark.s3)])
+
+@pytest.fixture(params=STORES[:2])
 def url(request, tmp_path):
     """Return the folder of a model that is not there yet, `models/prices`."""
     name = uuid.uuid4().hex
@@ -49,6 +52,7 @@ def numbers(url):
 # -- publishing, promoting, rolling back --------------------------------------------------------------------
 
 
+@every_store
 def test_a_reader_of_the_models_folder_gets_the_version_published_last(url):
     for i in (1, 2, 3):
         assert publish(url, i).number == i
@@ -159,6 +163,7 @@ def test_a_registry_names_its_models(url):
 # -- what must not be replaced ------------------------------------------------------------------------------
 
 
+@every_store
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_neither_a_registered_model_nor_a_version_is_overwritten(url, overwrite):
     publish(url, 1)
@@ -199,17 +204,41 @@ def test_a_version_that_cannot_be_written_is_none(url):
         RegisteredModel(url).publish(fail, lineage={"n_samples": np.ones(3)})
 
 
+@pytest.mark.s3
+def test_a_write_whose_answer_was_lost_is_done_once(server):
+    url = server.url("models/lost")
+    publish(url, 1)
+    for number, path in ((2, "versions/2/model.json"), (3, "current.json")):
+        server.fail(1, status=-1, method="PUT", path=path)
+        assert publish(url, number).number == number
+    assert (numbers(url), RegisteredModel(url).pointer().previous) == ([1, 2, 3], (1, 2))
+
+
+@pytest.mark.s3
+def test_a_refused_write_leaves_the_old_version_current_and_can_be_repeated(server):
+    url = server.url("models/refused")
+    publish(url, 1)
+    for path, left in (("generation-", [1]), ("model.json", [1]), ("current.json", [1, 2])):
+        server.fail(1, status=403, method="PUT", path=path)
+        with pytest.raises(StorageError, match=r"403|Forbidden|Permission"):
+            publish(url, 2)
+        assert (numbers(url), whole(read_record(url))) == (left, 1)
+    assert publish(url, 3).parent == 1
+    assert whole(read_record(url)) == 3
+
+
 # -- removing -----------------------------------------------------------------------------------------------
 
 
+@every_store
 def test_pruning_keeps_the_newest_the_current_and_the_one_before(url, monkeypatch):
     for i in range(1, 7):
         publish(url, i, promote=False)
     model = RegisteredModel(url)
     for number in (1, 3, 2):
         model.promote(number)
-    monkeypatch.setattr("rff_dist.models.versions._YOUNG", timedelta(0))
-    time.sleep(1)  # times are stored in seconds
+    # times are stored in seconds
+    monkeypatch.setattr("rff_dist.models.versions._YOUNG", timedelta(seconds=-2))
     assert model.prune(2) == [1, 4]
     assert numbers(url) == [2, 3, 5, 6]
     assert whole(read_record(url)) == 2
@@ -319,15 +348,16 @@ def test_a_pointer_of_a_newer_release_is_not_guessed_at(tmp_path, monkeypatch):
 # -- at the same time ---------------------------------------------------------------------------------------
 
 
+@every_store
 def test_publishers_at_once_get_a_number_each_and_no_promotion_is_lost(url):
     with ThreadPoolExecutor(8) as pool:
-        versions = list(pool.map(lambda i: publish(url, i), range(1, 13)))
-    assert sorted(version.number for version in versions) == list(range(1, 13))
+        versions = list(pool.map(lambda i: publish(url, i), range(1, 7)))
+    assert sorted(version.number for version in versions) == list(range(1, 7))
     assert {v.number: v.digest for v in versions} == {
         v.number: v.digest for v in RegisteredModel(url).versions()
     }
     pointer = RegisteredModel(url).pointer()
-    assert sorted([*pointer.previous, pointer.number]) == list(range(1, 13))
+    assert sorted([*pointer.previous, pointer.number]) == list(range(1, 7))
 
 
 def test_a_pointer_that_was_changed_meanwhile_is_not_replaced(url):
@@ -341,7 +371,7 @@ def test_a_pointer_that_was_changed_meanwhile_is_not_replaced(url):
     assert whole(read_record(url)) == 3
 
 
-@pytest.mark.parametrize("n_versions", [10, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_versions", [5, pytest.param(50, marks=pytest.mark.slow)])
 def test_a_reader_always_gets_a_whole_version_while_others_publish_promote_and_prune(
     tmp_path, project_root, n_versions
 ):
@@ -357,5 +387,5 @@ def test_a_reader_always_gets_a_whole_version_while_others_publish_promote_and_p
         while process.poll() is None or not here.done():
             seen.append(whole(read_record(url)))
     assert (process.returncode, here.exception()) == (0, None)
-    assert len(set(seen)) > 5
+    assert len(set(seen)) > 3
     assert numbers(url)[-1] == 1 + 2 * n_versions

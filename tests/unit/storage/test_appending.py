@@ -28,7 +28,7 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import changing, read_history
 from rff_dist.storage.writing import write_dataset
-from tests.tables import ingest, ingest_more
+from tests.tables import ingest
 
 DTYPES = st.sampled_from(["float32", "float64", "int8", "bool"])
 
@@ -49,7 +49,7 @@ def read_all(url, **options):
 
 
 class TestAppendedRows:
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=5, deadline=None)
     @given(
         cuts=st.lists(st.integers(0, 13), min_size=1, max_size=4),
         chunk_rows=st.integers(1, 9),
@@ -117,20 +117,6 @@ class TestSources:
         assert y[:, 0].tolist() == [8.0, 4.0, 6.0]
         with pytest.raises(DataError, match="has X, y, id; expected the same arrays"):
             append_dataset(tmp_path / "data", [[5.0]], [6.0])
-
-    def test_rows_of_a_source_are_taken_once(self, tmp_path):
-        for name in ("a.csv", "b.csv", "copy of b.csv"):
-            (tmp_path / name).write_text("x,y\n1,2\n" if name == "a.csv" else "x,y\n3,4\n5,6\n")
-        ingest(tmp_path / "a.csv", tmp_path / "data", target="y")
-        grown = [ingest_more(tmp_path / name, tmp_path / "data") for name in ("b.csv", "copy of b.csv")]
-        assert [(one.n_before, one.n_after) for one in grown] == [(1, 3), (3, 3)]
-        sources = open_dataset(tmp_path / "data").attributes["sources"]
-        assert [source["n_samples"] for source in sources] == [1, 2]
-        newest, *_ = read_history(parse_location(tmp_path / "data"))
-        assert "append 2 rows from" in newest.message
-        assert "b.csv" in newest.message
-        (name,) = newest.facts["sources"]
-        assert name.endswith("b.csv")
 
 
 class TestRefusals:

@@ -10,7 +10,7 @@ import polars
 import pyarrow as pa
 import pytest
 import zarr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rff_dist.data.blocks import Block
@@ -249,6 +249,7 @@ def test_without_targets_the_same_rows_travel_without_y(tmp_path):
             assert rows.read_weight(Block(0, 1, 3)).tolist() == [1, 2]
 
 
+@settings(max_examples=20)
 @given(st.lists(st.text(), min_size=1, max_size=20))
 def test_the_digest_of_text_tells_any_two_lists_apart(words):
     digest = as_column(np.array(words, TEXT)).fingerprint()

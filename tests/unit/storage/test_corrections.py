@@ -135,7 +135,7 @@ class Corrections(RuleBasedStateMachine):
             assert old == new or i // CHUNK in changed
 
 
-Corrections.TestCase.settings = settings(max_examples=10, stateful_step_count=8, deadline=None)
+Corrections.TestCase.settings = settings(max_examples=6, stateful_step_count=8, deadline=None)
 TestCorrections = Corrections.TestCase
 
 

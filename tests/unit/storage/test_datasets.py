@@ -49,7 +49,7 @@ def chunk_file(path, layout, i, array="X"):
     return path / array / {"v2": f"{i}.0", "v3": f"c/{i}/0", "sharded": f"c/{i}/0"}[layout]
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     n_samples=st.integers(0, 70),
     n_features=st.integers(1, 4),
@@ -83,7 +83,7 @@ def test_what_is_written_is_read_back_block_by_block(
     assert sum(len(part.X) for part in parts) == n_samples
 
 
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(st.lists(st.integers(0, 13), max_size=8), st.integers(1, 20))
 def test_batches_of_any_length_make_the_dataset_that_arrays_make(lengths, chunk_rows):
     n_samples = sum(lengths)
@@ -338,22 +338,18 @@ class TestMovingBetweenProcesses:
         assert other.feature_names == ("a", "b")
         assert other.fingerprint() == dataset.fingerprint()
 
-    def test_a_dataset_opens_in_another_process_and_folder(self, tmp_path, monkeypatch, project_root):
+    def test_a_dataset_opens_in_another_process_and_folder_unless_it_is_in_memory(
+        self, tmp_path, monkeypatch, project_root
+    ):
         monkeypatch.chdir(tmp_path)
-        content = pickle.dumps(write_dataset("a", np.ones((2000, 2))))
-        script = "import pickle, sys; print(pickle.load(sys.stdin.buffer).n_samples)"
-        run = subprocess.run(
-            [sys.executable, "-c", script], input=content, capture_output=True, cwd=project_root, check=True
-        )
-        assert run.stdout == b"2000\n"
-
-    def test_a_dataset_in_memory_says_that_it_cannot_move(self, project_root):
-        content = pickle.dumps(write_dataset("memory://stays", np.ones((20, 2))))
-        assert pickle.loads(content).n_samples == 20
-        script = "import pickle, sys; pickle.load(sys.stdin.buffer)"
+        stays = pickle.dumps(write_dataset("memory://stays", np.ones((20, 2))))
+        assert pickle.loads(stays).n_samples == 20
+        content = pickle.dumps(write_dataset("a", np.ones((2000, 2)))) + stays
+        script = "import pickle, sys; [print(pickle.load(sys.stdin.buffer).n_samples) for _ in range(2)]"
         run = subprocess.run(
             [sys.executable, "-c", script], input=content, capture_output=True, cwd=project_root
         )
+        assert run.stdout == b"2000\n"
         assert b"StorageError: memory://stays lives in the memory of process" in run.stderr
 
     @pytest.mark.parametrize("memory_y", [False, True])

@@ -281,11 +281,21 @@ def test_classes_of_xarray_are_a_grid(cube):
     assert on_grid.score(inputs, kinds) == pytest.approx(on_rows.score(X[here], y[here, 0]), abs=1e-3)
 
 
+@pytest.fixture(scope="module")
+def mapped(dataset, place):
+    """Return a model and the place of its map in small pieces, which nothing stopped."""
+    whole = place.parent / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_blocks, "MIN_BLOCK_ROWS", 1)
+        model = RFFRidge(**PLAIN).fit(dataset).model_
+        predict(open_dataset(place, x=INPUTS, y=None), model, whole, engine=SerialEngine())
+    return model, whole
+
+
 @pytest.mark.parametrize("damage", ["killed", "half a chunk", "no variables", "an older map"])
-def test_a_map_that_was_stopped_goes_on_where_it_was(tmp_path, place, dataset, damage, monkeypatch):
+def test_a_map_that_was_stopped_goes_on_where_it_was(tmp_path, place, mapped, damage, monkeypatch):
     monkeypatch.setattr(data_blocks, "MIN_BLOCK_ROWS", 1)  # for more pieces
-    model, rows = RFFRidge(**PLAIN).fit(dataset).model_, open_dataset(place, x=INPUTS, y=None)
-    predict(rows, model, tmp_path / "whole", engine=SerialEngine())
+    (model, whole), rows = mapped, open_dataset(place, x=INPUTS, y=None)
     monkeypatch.setattr(predicting, "WORTH_KEEPING_S", 0.0)
     written, write = [], GridOutput.write
 
@@ -318,8 +328,8 @@ def test_a_map_that_was_stopped_goes_on_where_it_was(tmp_path, place, dataset, d
     score()
     again = {"half a chunk": 1, "no variables": 3}.get(damage, 0)
     assert len(written) == len(inspection.blocks_of(rows)) - 3 + again
-    found, whole = (xr.open_zarr(tmp_path / n, consolidated=False) for n in ("map", "whole"))
-    xr.testing.assert_identical(found, whole)
+    found, expected = (xr.open_zarr(n, consolidated=False) for n in (tmp_path / "map", whole))
+    xr.testing.assert_identical(found, expected)
 
 
 def test_a_map_and_a_time_give_the_grid_of_the_target(tmp_path, place, cube):

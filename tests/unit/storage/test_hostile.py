@@ -42,8 +42,8 @@ for dataset in datasets:
 
 
 def test_a_gzip_bomb_of_either_format_is_refused_within_100_mb(tmp_path):
-    zeros = gzip.compress(bytes(600_000_000), 9)
-    assert len(zeros) < 600_000
+    zeros = gzip.compress(bytes(300_000_000))
+    assert len(zeros) < 300_000
     for zarr_format in (2, 3):
         codec = zarr.codecs.GzipCodec() if zarr_format == 3 else __import__("numcodecs").GZip()
         group = zarr.create_group(tmp_path / f"v{zarr_format}", zarr_format=zarr_format)
@@ -147,7 +147,7 @@ def places(value, at=()):
 
 
 @pytest.mark.parametrize("name", ["plain", "model", "models/m", "predictions"])
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_documents_with_anything_in_them_are_read_or_refused(subjects, name, data):
     """Any value of a JSON document is replaced, and the document signed again, as an attacker could."""

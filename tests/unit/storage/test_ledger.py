@@ -113,7 +113,7 @@ def test_nothing_is_kept_of_what_is_made_of_other_things(ledger: FileLedger) -> 
 WHOLE = SUMS[0]
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_flipped_bit_or_a_missing_end_is_told_and_never_read(tmp_path: Path, data: st.DataObject) -> None:
     ledger = open_ledger(parse_location(tmp_path / ".model.ledger"))

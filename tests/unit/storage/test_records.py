@@ -2,6 +2,7 @@ import json
 import pickle
 import threading
 import uuid
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def arrays_folder(path):
     return path / json.loads((path / "model.json").read_text())["generation"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     metadata=st.dictionaries(st.text(), JSON, max_size=4),
     arrays=st.dictionaries(
@@ -113,110 +114,81 @@ class Bomb:
         return pytest.fail, ("a pickle was loaded",)
 
 
-class TestWhatIsNotAModel:
-    def test_missing_path(self, tmp_path):
-        with pytest.raises(StorageError, match=r"no model at .*nothing is there"):
-            read_record(tmp_path / "m")
+def holding(content):
+    return lambda path: path.write_bytes(content)
 
-    def test_folder_without_model_json(self, tmp_path):
-        with pytest.raises(StorageError, match=r"it has no model\.json"):
-            read_record(tmp_path)
 
-    @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-    def test_pickle_under_any_name(self, tmp_path, protocol):
-        (tmp_path / "model").write_bytes(pickle.dumps(Bomb(), protocol=protocol))
-        with pytest.raises(UnsafeModelError, match="is a pickle"):
-            read_record(tmp_path / "model")
+def with_file(name, content):
+    return lambda path: (write(path), (path / name).write_bytes(content))
 
-    def test_text_pickle_by_its_suffix(self, tmp_path):
-        (tmp_path / "model.PKL").write_bytes(pickle.dumps({"a": 1}, protocol=0))
-        with pytest.raises(UnsafeModelError, match="is a pickle"):
-            read_record(tmp_path / "model.PKL")
 
-    def test_another_file(self, tmp_path):
-        (tmp_path / "model.txt").write_text("hello")
-        with pytest.raises(StorageError, match="is a file; expected a model folder"):
-            read_record(tmp_path / "model.txt")
+def with_document(change, **how):
+    return lambda path: (write(path), edit(path, change, **how))
 
-    @pytest.mark.parametrize("name", ["extra.pkl", "scaler.joblib"])
-    def test_model_with_a_pickle_beside_it(self, tmp_path, name):
-        write(tmp_path / "m")
-        (tmp_path / "m" / name).write_bytes(b"")
-        with pytest.raises(UnsafeModelError, match=name):
-            read_record(tmp_path / "m")
 
-    def test_record_of_another_kind(self, tmp_path):
-        write(tmp_path / "m")
-        with pytest.raises(StorageError, match="holds a 'ridge'; expected a 'statistics'"):
-            read_record(tmp_path / "m", kind="statistics")
+def with_header(change):
+    def make(path):
+        write(path)
+        file = arrays_folder(path) / "coefficients" / "zarr.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
 
-    @pytest.mark.faults("F18")
-    def test_newer_format(self, tmp_path):
-        write(tmp_path / "m")
-        edit(tmp_path / "m", {"format_version": 7, "rff_dist_version": "9.1"}, sign=False)
-        with pytest.raises(
-            VersionError, match=r"format version 7, written by rff_dist 9\.1.*up to version 1"
-        ):
-            read_record(tmp_path / "m")
+    return make
 
-    @pytest.mark.parametrize("content", ["", "[" * 200_000, "[]", '{"format": "other"}', "\x80"])
-    def test_damaged_model_json(self, tmp_path, content):
-        write(tmp_path / "m")
-        (tmp_path / "m" / "model.json").write_text(content)
-        with pytest.raises(StorageError, match=r"model\.json of"):
-            read_record(tmp_path / "m")
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            *(
-                {"generation": one}
-                for one in ("../../elsewhere", "/etc", f"generation-{0:031}/", "generation-..", 3, None)
-            ),
-            {"arrays": {"../../x": {"shape": [1], "dtype": "float64", "sha256": ""}}},
-        ],
-    )
-    def test_paths_that_lead_outside(self, tmp_path, change):
-        write(tmp_path / "m")
-        edit(tmp_path / "m", change)
-        with pytest.raises(UnsafeModelError, match="names arrays outside the model"):
-            read_record(tmp_path / "m")
+OUTSIDE = [
+    *(
+        {"generation": one}
+        for one in ("../../elsewhere", "/etc", f"generation-{0:031}/", "generation-..", 3, None)
+    ),
+    {"arrays": {"../../x": {"shape": [1], "dtype": "float64", "sha256": ""}}},
+]
+NONSENSE = [
+    {"arrays": []},
+    {"arrays": {"coefficients": 3}},
+    {"kind": None},
+    {"arrays": {"a": {"shape": 3, "dtype": "f8", "sha256": ""}}},
+]
+DAMAGED = [b"", b"[" * 200_000, b"[]", b'{"format": "other"}', b"\xc2\x80"]
+CODECS = ["vlen-bytes", "numcodecs.pickle", "zstd", "numcodecs.zlib"]
+NEWER = {"format_version": 7, "rff_dist_version": "9.1"}
+NO_MODELS = [
+    (lambda path: None, StorageError, r"no model at .*nothing is there"),
+    (Path.mkdir, StorageError, r"it has no model\.json"),
+    *((holding(pickle.dumps(Bomb(), protocol=n)), UnsafeModelError, "is a pickle") for n in (2, 3, 4, 5)),
+    (holding(b"hello"), StorageError, "is a file; expected a model folder"),
+    *((with_file(name, b""), UnsafeModelError, name) for name in ("extra.pkl", "scaler.joblib")),
+    *((with_file("model.json", content), StorageError, r"model\.json of") for content in DAMAGED),
+    (with_document(NEWER, sign=False), VersionError, r"7, written by rff_dist 9\.1.*up to version 1"),
+    *((with_document(one), UnsafeModelError, "names arrays outside the model") for one in OUTSIDE),
+    *((with_document(one), StorageError, None) for one in NONSENSE),
+    *((with_header({"codecs": [{"name": codec}]}), StorageError, codec) for codec in CODECS),
+]
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"arrays": []},
-            {"arrays": {"coefficients": 3}},
-            {"kind": None},
-            {"arrays": {"a": {"shape": 3, "dtype": "f8", "sha256": ""}}},
-        ],
-    )
-    def test_signed_nonsense(self, tmp_path, change):
-        write(tmp_path / "m")
-        edit(tmp_path / "m", change)
-        with pytest.raises(StorageError):
-            read_record(tmp_path / "m")
 
-    @pytest.mark.parametrize("codec", ["vlen-bytes", "numcodecs.pickle", "zstd", "numcodecs.zlib"])
-    def test_array_with_another_codec(self, tmp_path, codec):
-        write(tmp_path / "m")
-        file = arrays_folder(tmp_path / "m") / "coefficients" / "zarr.json"
-        metadata = json.loads(file.read_text())
-        metadata["codecs"] = [{"name": codec}]
-        file.write_text(json.dumps(metadata))
-        with pytest.raises(StorageError, match=codec):
-            read_record(tmp_path / "m")
+@pytest.mark.faults("F18")
+@pytest.mark.parametrize(("make", "error", "message"), NO_MODELS)
+def test_what_is_no_model_is_refused(tmp_path, make, error, message):
+    make(tmp_path / "m")
+    with pytest.raises(error, match=message):
+        read_record(tmp_path / "m")
 
-    def test_array_that_claims_more_than_there_is(self, tmp_path):
-        write(tmp_path / "m")
-        file = arrays_folder(tmp_path / "m") / "coefficients" / "zarr.json"
-        metadata = json.loads(file.read_text())
-        file.write_text(json.dumps(metadata | {"shape": [2**40, 2]}))
-        entries = json.loads((tmp_path / "m" / "model.json").read_text())["arrays"]
-        entries["coefficients"]["shape"] = [2**40, 2]
-        edit(tmp_path / "m", {"arrays": entries})
-        with pytest.raises(StorageError, match="claims 16384 GiB"):
-            read_record(tmp_path / "m")
+
+def test_a_text_pickle_is_known_by_its_suffix_and_a_record_by_its_kind(tmp_path):
+    (tmp_path / "model.PKL").write_bytes(pickle.dumps({"a": 1}, protocol=0))
+    with pytest.raises(UnsafeModelError, match="is a pickle"):
+        read_record(tmp_path / "model.PKL")
+    write(tmp_path / "m")
+    with pytest.raises(StorageError, match="holds a 'ridge'; expected a 'statistics'"):
+        read_record(tmp_path / "m", kind="statistics")
+
+
+def test_an_array_that_claims_more_than_there_is_is_refused(tmp_path):
+    with_header({"shape": [2**40, 2]})(tmp_path / "m")
+    entries = json.loads((tmp_path / "m" / "model.json").read_text())["arrays"]
+    entries["coefficients"]["shape"] = [2**40, 2]
+    edit(tmp_path / "m", {"arrays": entries})
+    with pytest.raises(StorageError, match="claims 16384 GiB"):
+        read_record(tmp_path / "m")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import logging
 import shutil
 import struct
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,10 @@ import pytest
 
 from rff_dist import open_dataset
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
-from rff_dist.ridge.models import read_model, write_model
-from rff_dist.storage import repositories
 from rff_dist.storage.corrections import delete_rows
-from rff_dist.storage.locations import parse_location
-from tests.lake_tables import FEED, FIRST, DeltaTable, as_arrow, draw
-from tests.living_data import assert_follows, fit, make_small, refresh
+from tests.lake_tables import FEED, FIRST, DeltaTable, LakeContract, as_arrow, draw, follow
+from tests.lake_tables import data as data  # fixtures
+from tests.lake_tables import table as table
 from tests.refusals import refuses
 from tests.s3_server import KEY_ID, SECRET_KEY
 from tests.tables import ingest, ingest_more
@@ -29,66 +28,28 @@ deltalake = pytest.importorskip("deltalake")
 
 
 @pytest.fixture
-def table(tmp_path):
-    return DeltaTable(tmp_path / "prices", 300)
+def make(tmp_path):
+    return partial(DeltaTable, tmp_path / "prices")
 
 
-@pytest.fixture
-def data(table, tmp_path):
-    """The dataset of the table's first version."""
-    url = tmp_path / "data.zarr"
-    ingest_more(table.url, url, target="price", id="key", chunk_rows=128)
-    return url
+class TestDelta(LakeContract):
+    pass
+
+
+@pytest.mark.faults("F17")
+def test_model_follows_a_table_without_a_feed_too(tmp_path, monkeypatch, make):
+    follow(partial(make, feed=False), tmp_path, monkeypatch, 20, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.faults("F17")
+def test_model_that_followed_a_thousand_commits_has_the_bits_of_one_full_pass(tmp_path, monkeypatch, make):
+    follow(make, tmp_path, monkeypatch, 1000, 10_000)
 
 
 def unchanged(data, version):
     return open_dataset(data).version == version
-
-
-@pytest.mark.parametrize(
-    ("feed", "n_commits", "most"),
-    [
-        pytest.param(True, 30, 40, id="feed"),
-        pytest.param(False, 30, 40, id="files"),
-        pytest.param(True, 1000, 10_000, id="feed 1000", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
-    ],
-)
-@pytest.mark.faults("F17")
-def test_model_that_followed_random_commits_has_the_bits_of_one_full_pass(
-    tmp_path, monkeypatch, feed, n_commits, most
-):
-    if is_small := most < 100:
-        make_small(monkeypatch)
-    table, data = DeltaTable(tmp_path / "prices", 600, feed=feed, most=most), tmp_path / "data.zarr"
-    ingest_more(table.url, data, target="price", id="key", chunk_rows=128 if is_small else 4096)
-    begun = fit(open_dataset(data))
-    write_model(begun, tmp_path / "model")
-    for i in range(1, n_commits + 1):
-        table.commit(*table.next_one())
-        if i % 7 == 0:
-            deltalake.DeltaTable(table.url).optimize.compact()
-        if i % 10 == 0:
-            done = ingest_more(table.url, data)
-            assert done.table["version"] == table.version
-            assert done.n_after == len(table.held)
-            if is_small or i % 100 == 0:
-                table.assert_held(data)
-            assert refresh(tmp_path / "model", data, force=True)["decision"] == "published"
-    assert_follows(read_model(tmp_path / "model"), begun, open_dataset(data))
-    assert ingest_more(table.url, data).version is None
-
-
-def test_one_night_is_one_commit_that_names_the_version_and_counts_rows(table, data):
-    before = open_dataset(data).version
-    table.commit_a_night()
-    done = ingest_more(table.url, data)
-    assert (done.n_before, done.n_after, done.n_replaced, done.n_deleted) == (300, 303, 3, 2)
-    table.assert_held(data)
-    newest, oldest = repositories.read_history(parse_location(data))[:2]
-    assert oldest.id == before
-    assert "version 2 of the Delta table prices from version 0: 5 rows added, 3 replaced, 2" in newest.message
-    (source,) = open_dataset(data).attributes["sources"]
-    assert (source["n_samples"], source["table"]["version"]) == (303, 2)
 
 
 def test_rows_that_went_and_came_back_or_were_copied_change_nothing(table, data):
@@ -201,13 +162,6 @@ def test_a_table_that_was_rolled_back_behind_the_dataset_is_refused(table, data,
         ingest_more(table.url, data)
 
 
-def test_another_table_in_its_place_is_refused(table, data):
-    shutil.rmtree(table.url)
-    other = DeltaTable(Path(table.url), 300)
-    with refuses(DataError, other.url, "replaced", "`overwrite`"):
-        ingest_more(other.url, data)
-
-
 def test_data_of_other_sources_follow_no_table(table, tmp_path):
     (tmp_path / "t.csv").write_text("a,price\n1,2\n3,4\n")
     ingest(tmp_path / "t.csv", tmp_path / "data.zarr", target="price")
@@ -219,17 +173,6 @@ def test_a_table_stands_alone(table, tmp_path):
     (tmp_path / "t.csv").write_text("a,price\n1,2\n3,4\n")
     with refuses(StorageError, table.url, "alone"):
         ingest([table.url, tmp_path / "t.csv"], tmp_path / "out")
-
-
-def test_without_ids_rows_are_only_added(table, tmp_path):
-    url = tmp_path / "data.zarr"
-    ingest_more(table.url, url, target="price", columns=["a", "b"])
-    table.commit("insert", table.add(9))
-    assert ingest_more(table.url, url).n_after == 309
-    table.commit("delete", table.delete())
-    with refuses(DataError, table.url, "version 1", "`id`"):
-        ingest_more(table.url, url)
-    assert open_dataset(url).n_samples == 309
 
 
 def test_keys_that_name_several_rows_are_refused_when_they_change(table, data):

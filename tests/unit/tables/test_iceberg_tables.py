@@ -5,19 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from rff_dist import open_dataset, write_dataset
+from rff_dist import write_dataset
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
-from rff_dist.ridge.models import read_model, write_model
-from rff_dist.storage import repositories
-from rff_dist.storage.locations import parse_location
-from tests.lake_tables import FIRST, IcebergTable
-from tests.living_data import assert_follows, fit, make_small, refresh
+from tests.lake_tables import FIRST, IcebergTable, LakeContract, follow
+from tests.lake_tables import data as data  # fixtures
+from tests.lake_tables import table as table
 from tests.refusals import refuses
 from tests.tables import ingest, ingest_more
 
@@ -27,59 +26,19 @@ URL = IcebergTable.url
 
 
 @pytest.fixture
-def table(catalog):
-    return IcebergTable(catalog, 300)
+def make(catalog):
+    return partial(IcebergTable, catalog)
 
 
-@pytest.fixture
-def data(table, tmp_path):
-    """The dataset of the table's first snapshot."""
-    url = tmp_path / "data.zarr"
-    ingest_more(URL, url, target="price", id="key", chunk_rows=128)
-    return url
+class TestIceberg(LakeContract):
+    pass
 
 
-@pytest.mark.parametrize(
-    ("n_commits", "most"),
-    [
-        pytest.param(20, 40, id="20"),
-        pytest.param(100, 10_000, id="100", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.faults("F17")
-def test_model_that_followed_random_commits_has_the_bits_of_one_full_pass(
-    tmp_path, monkeypatch, catalog, n_commits, most
-):
-    if is_small := most < 100:
-        make_small(monkeypatch)
-    table, data = IcebergTable(catalog, 600, most=most), tmp_path / "data.zarr"
-    ingest_more(URL, data, target="price", id="key", chunk_rows=128 if is_small else 4096)
-    begun = fit(open_dataset(data))
-    write_model(begun, tmp_path / "model")
-    for i in range(1, n_commits + 1):
-        table.commit(*table.next_one())
-        if i % 10 == 0:
-            done = ingest_more(URL, data)
-            assert done.table == {"format": "Iceberg", "id": str(table.table.metadata.table_uuid)} | {
-                "version": table.version
-            }
-            table.assert_held(data)
-            assert refresh(tmp_path / "model", data, force=True)["decision"] == "published"
-    assert_follows(read_model(tmp_path / "model"), begun, open_dataset(data))
-    again = ingest_more(URL, data)
-    assert (again.version, again.skipped) == (None, (URL,))
-
-
-def test_one_night_is_one_commit_that_names_the_snapshot_and_counts_rows(table, data):
-    before = open_dataset(data).version
-    table.commit_a_night()
-    done = ingest_more(URL, data)
-    assert (done.n_before, done.n_after, done.n_replaced, done.n_deleted) == (300, 303, 3, 2)
-    table.assert_held(data)
-    newest, oldest = repositories.read_history(parse_location(data))[:2]
-    assert oldest.id == before
-    assert f"version {table.version} of the Iceberg table main.prices" in newest.message
-    assert "5 rows added, 3 replaced, 2 deleted" in newest.message
+def test_model_that_followed_large_commits_has_the_bits_of_one_full_pass(tmp_path, monkeypatch, make):
+    follow(make, tmp_path, monkeypatch, 100, 10_000)
 
 
 def test_a_table_that_was_rolled_back_to_a_snapshot_is_followed_there(table, data):
@@ -114,22 +73,6 @@ def test_expired_snapshots_are_refused(table, data):
     table.table.maintenance.expire_snapshots().by_id(version).commit()
     with refuses(DataError, URL, version, "`overwrite`"):
         ingest_more(URL, data)
-
-
-def test_another_table_of_its_name_is_refused(table, data, catalog):
-    catalog.drop_table("main.prices")
-    IcebergTable(catalog, 300)
-    with refuses(DataError, URL, "replaced", "`overwrite`"):
-        ingest_more(URL, data)
-
-
-def test_without_ids_rows_are_only_added(table, tmp_path):
-    ingest_more(URL, tmp_path / "data.zarr", target="price", columns=["a", "b"])
-    table.commit("insert", table.add(9))
-    assert ingest_more(URL, tmp_path / "data.zarr").n_after == 309
-    table.commit("delete", table.delete())
-    with refuses(DataError, URL, "`id`"):
-        ingest_more(URL, tmp_path / "data.zarr")
 
 
 def test_tables_and_catalogs_that_are_not_there_are_named(catalog, tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ from rff_dist.storage.appending import editing
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
+from rff_dist.storage.repositories import read_history
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.tables import is_table
 from rff_dist.workbench.tables import queries
@@ -115,6 +116,11 @@ class TestASecondRun:
     def test_adds_a_file_whose_content_is_new(self, folder):
         frame = save(make_frame(5, seed=2), folder / "1.csv")
         assert rows_of(ingest_more(frame, folder / "data.zarr")) == (50, 55)
+        sources = open_dataset(folder / "data.zarr").attributes["sources"]
+        assert [source["n_samples"] for source in sources] == [30, 20, 5]
+        newest, *_ = read_history(parse_location(folder / "data.zarr"))
+        assert newest.message == f"append 5 rows from {folder / '1.csv'}"
+        assert newest.facts["sources"] == [str(folder / "1.csv")]
 
     def test_refuses_a_file_that_has_grown(self, folder):
         with open(folder / "1.csv", "a") as file:
