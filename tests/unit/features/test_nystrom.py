@@ -140,10 +140,12 @@ class TestStatistics:
         assert difference < equations.gram_error
         assert equations.gram_error < 1000 * difference
 
-    @pytest.mark.parametrize("length_scale", [0.3, 10.0])
-    def test_the_error_holds_what_whitening_in_float64_adds(self, length_scale):
-        X = np.random.default_rng(0).standard_normal((600, 5)).astype(np.float32)
-        feature_map = draw_nystrom(Gaussian(length_scale), X, n_components=160, nystrom=Nystrom(), seed=0)
+    @pytest.mark.parametrize(("length_scale", "n_components"), [(0.3, 160), (10.0, 400)])
+    def test_the_error_holds_what_whitening_in_float64_adds(self, length_scale, n_components):
+        X = np.random.default_rng(0).standard_normal((1500, 5)).astype(np.float32)
+        feature_map = draw_nystrom(
+            Gaussian(length_scale), X, n_components=n_components, nystrom=Nystrom(), seed=0
+        )
         dataset, engine = ArrayDataset(X), SerialEngine(n_threads=1)
         spec = passes.statistics_spec(
             dataset, feature_map, fraction_bits=40, with_targets=False, engine=engine
@@ -151,10 +153,10 @@ class TestStatistics:
         statistics = passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
         equations = statistics.with_whitener(feature_map.whitener).normal_equations(fit_intercept=False)
         # features in long double, from kernel values that are float32 numbers
-        V = np.empty((160, 600))
-        feature_map.fill(feature_map.prepare(X), V, 0, 160)
+        V = np.empty((n_components, 1500))
+        feature_map.fill(feature_map.prepare(X), V, 0, n_components)
         Z, whitener = V.astype(np.longdouble), feature_map.whitener.astype(np.longdouble)
-        for i in range(160):  # T'Z = V from the first row on
+        for i in range(n_components):  # T'Z = V from the first row on
             Z[i] = (Z[i] - whitener[:i, i] @ Z[:i]) / whitener[i, i]
         difference = np.linalg.norm((equations.gram - Z @ Z.T).astype(np.float64), 2)
         assert difference < equations.gram_error < 20 * difference

@@ -47,15 +47,20 @@ def test_blocks_are_whole_chunks_that_are_no_larger_than_allowed_where_chunks_ar
     assert max(block.n_samples for block in blocks) <= max_rows
     n_samples = min(n_samples, 10**7)
     blocks = planned_blocks(n_samples, n_features, itemsize, chunk_rows)
-    rows, row_bytes = blocks[0].n_samples, n_features * itemsize
     if any(block.start % chunk_rows for block in blocks):
-        assert rows <= chunk_rows / 2 + 1  # each chunk is cut into several blocks
-    assert rows * row_bytes <= 2 * max(MAX_BLOCK_BYTES, min(chunk_rows, MAX_BLOCK_ROWS) * row_bytes)
+        assert blocks[0].n_samples <= chunk_rows / 2 + 1  # each chunk is cut into several blocks
     planned = Sizes(
         n_samples=n_samples, n_features=n_features, n_targets=1, chunk_rows=chunk_rows, itemsize=itemsize
     )
     plan = planning.plan_fit(PlannedFit(planned, 64, Machines()))  # which counts them without a list
     assert (plan.n_blocks, plan.rows_per_block) == (len(blocks), max(block.n_samples for block in blocks))
+
+
+@given(**sizes)
+def test_inputs_of_a_block_stay_small_where_chunks_allow_it(n_samples, n_features, itemsize, chunk_rows):
+    rows = min(n_samples, block_rows(n_samples, n_features, itemsize, chunk_rows))
+    row_bytes = n_features * itemsize
+    assert rows * row_bytes <= 2 * max(MAX_BLOCK_BYTES, min(chunk_rows, MAX_BLOCK_ROWS) * row_bytes)
 
 
 @pytest.mark.parametrize(
