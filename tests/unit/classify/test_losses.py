@@ -84,10 +84,13 @@ def objective(loss, Z, codes, weights, coefficients, intercept, *, alpha):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_the_minimum_is_scipys_of_the_objective_by_definition(loss, weighted, n_classes):
-    minimum, Z, labels, weights = fitted(n_classes, loss, weighted=weighted)
+@pytest.mark.parametrize(
+    ("n_classes", "weighted", "features"),
+    [*itertools.product((2, 3), (False, True), ["fourier"]), (2, False, "nystrom")],
+)
+def test_the_minimum_is_scipys_of_the_objective_by_definition(loss, n_classes, weighted, features):
+    minimum, Z, labels, weights = fitted(n_classes, loss, weighted=weighted, features=features)
+    exact = features == "fourier"  # others are divided by the root of Nyström's jitter
     codes = codes_of(labels, n_classes)
     shape = (Z.shape[1] + 1, codes.shape[1])
 
@@ -96,25 +99,11 @@ def test_the_minimum_is_scipys_of_the_objective_by_definition(loss, weighted, n_
         return objective(loss, Z, codes, weights, W[:-1], W[-1], alpha=0.3)
 
     ours = np.vstack([minimum.coefficients, minimum.intercept]).ravel()
-    assert_allclose(minimum.objective, by_definition(ours), rtol=1e-13)
+    assert_allclose(minimum.objective, by_definition(ours), rtol=1e-13 if exact else 1e-9)
     # forward differences of 1e-7: the gradient is right to about 1e-7 times the curvature of some hundreds
-    assert np.abs(approx_fprime(ours, by_definition, 1e-7)).max() < 1e-3
+    assert np.abs(approx_fprime(ours, by_definition, 1e-7)).max() < (1e-3 if exact else 1e-2)
     improved = minimize(by_definition, ours, method="L-BFGS-B", options={"maxiter": 5})
-    assert improved.fun >= minimum.objective * (1 - 1e-12)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_whitened_features_reach_the_same_kind_of_minimum(loss):
-    minimum, Z, labels, _ = fitted(2, loss, features="nystrom")
-    codes = codes_of(labels, 2)
-
-    def by_definition(parameters):
-        return objective(loss, Z, codes, None, parameters[:-1, np.newaxis], parameters[-1:], alpha=0.3)
-
-    ours = np.append(minimum.coefficients, minimum.intercept)
-    assert_allclose(minimum.objective, by_definition(ours), rtol=1e-9)
-    improved = minimize(by_definition, ours, method="L-BFGS-B", options={"maxiter": 5})
-    assert improved.fun >= minimum.objective * (1 - 1e-9)
+    assert improved.fun >= minimum.objective * (1 - (1e-12 if exact else 1e-9))
 
 
 def test_features_without_a_bound_have_the_scikit_learn_minimum():

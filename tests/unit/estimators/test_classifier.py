@@ -249,8 +249,7 @@ def test_a_loaded_classifier_has_its_parameters_and_fits_again(tmp_path, rows):
     assert_array_equal(loaded.fit(X, names).decision_function(X), scores)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("text", [True, False], ids=["text", "integers"])
+@pytest.mark.parametrize(("loss", "text"), list(zip(LOSSES, [True, False, True], strict=True)))
 def test_stored_rows_and_dask_collections_give_the_classifier_of_rows_in_memory(tmp_path, loss, text):
     X, y = draw_rows(500, 3)
     y = np.array(["low", "middle", "high"])[y] if text else y

@@ -97,7 +97,8 @@ def test_the_same_rows_in_any_form_give_the_same_bits(rows, form):
     assert model.score(given_X, given_y) == pytest.approx(expected.score(X, y), rel=1e-12)
 
 
-@pytest.mark.parametrize("form", FORMS)
+# Forms become rows in one place, whichever the estimator: one of each kind.
+@pytest.mark.parametrize("form", ["pandas", "csr_matrix", "Dask array", "Dask frame", "path", "dataset"])
 @pytest.mark.parametrize(
     "estimator",
     [

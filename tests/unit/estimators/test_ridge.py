@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 
 from rff_dist import load_model, save_model
-from rff_dist.errors import DataError, SolveError, StatisticsError
+from rff_dist.errors import DataError
 from rff_dist.kernels.explicit import Linear, Min
 from rff_dist.kernels.names import KERNELS
 from rff_dist.kernels.stationary import Gaussian, Laplacian
@@ -124,17 +124,6 @@ def test_a_grid_search_takes_every_kernel_by_its_name(rows):
     assert np.isfinite(search.fit(*rows).cv_results_["mean_test_score"]).all()
 
 
-@pytest.mark.parametrize(
-    ("kernel", "design"), [("laplacian", "iid"), ("gaussian + laplacian", "iid"), ("gaussian", "orthogonal")]
-)
-def test_the_design_is_what_the_kernel_allows(rows, kernel, design):
-    chosen, named = (
-        plain_ridge(kernel, n_components=32, alpha=1.0, design=name, random_state=0).fit(*rows)
-        for name in ("auto", design)
-    )
-    assert_array_equal(chosen.coef_, named.coef_)
-
-
 def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows):
     X, y = rows
     ridge = plain_ridge(n_components=512, alpha=0, length_scale=20.0, precision="high", random_state=0)
@@ -144,21 +133,6 @@ def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows)
 
 
 # -- fit -----------------------------------------------------------------------------------------------
-
-
-def with_value(X, value):
-    X = X.copy()
-    X[7, 2] = value
-    return X
-
-
-def test_a_value_that_float32_cannot_hold_is_refused_with_row_and_column(rows):
-    X, y = rows
-    model = plain_ridge(n_components=32, standardize=False, alpha=0.1)
-    with refuses(DataError, "'float32'", "row 7", "column 2", "1e+100"):
-        model.fit(with_value(X, 1e100), y)
-    with refuses(ValueError, "row 7", "column 2"):
-        model.fit(X, y).predict(with_value(X, 1e100))
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, bool, np.float16, np.float32])
@@ -174,8 +148,6 @@ def test_one_row_and_constant_columns_fit(rows):
     X, y = rows
     one = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X[:1], y[:1])
     assert_allclose(one.predict(X[:1]), y[:1])
-    with refuses(SolveError, "n_samples=1"):
-        plain_ridge(n_components=32).fit(X[:1], y[:1])
     constant = plain_ridge(n_components=32, random_state=0).fit(np.ones((20, 2)), np.arange(20.0))
     assert_allclose(constant.predict(np.ones((1, 2))), [9.5])
 
@@ -235,25 +207,17 @@ def test_solving_waits_until_the_coefficients_are_asked_for(rows, monkeypatch):
     assert len(solves) == 1
 
 
-def test_a_loaded_model_goes_on_where_it_was_stored(rows):
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+def test_a_loaded_model_goes_on_where_it_was_stored(rows, features):
     X, y = rows
-    given = {"random_state": 0, "sample_weight_kind": "frequency"}
+    given = {"random_state": 0, "sample_weight_kind": "frequency", "features": features}
     model = plain_ridge(n_components=32, **given).partial_fit(X[:100], y[:100])
-    save_model(model, "memory://goes-on")
-    loaded = load_model("memory://goes-on").partial_fit(X[100:], y[100:])
+    save_model(model, f"memory://goes-on-{features}")
+    loaded = load_model(f"memory://goes-on-{features}").partial_fit(X[100:], y[100:])
     assert loaded.sample_weight_kind == "frequency"
     model.partial_fit(X[100:], y[100:])
     assert loaded.statistics_ == model.statistics_
     assert_array_equal(loaded.predict(X), model.predict(X))
-
-
-def test_a_model_stored_without_statistics_says_that_it_cannot_go_on(rows):
-    X, y = rows
-    save_model(plain_ridge(n_components=32, random_state=0).fit(X, y), "memory://no-sums", statistics=False)
-    loaded = load_model("memory://no-sums")
-    assert not hasattr(loaded, "statistics_")
-    with refuses(StatisticsError, "statistics=True"):
-        loaded.partial_fit(X, y)
 
 
 def test_weights_beyond_the_first_calls_grid_are_refused_with_the_largest(rows):

@@ -14,9 +14,11 @@ from rff_dist.errors import DataError
 from rff_dist.ridge.choices import prepare_folds
 from rff_dist.storage.columns import as_column
 from tests.plain import plain_ridge
+from tests.refits import held_out_errors, held_out_residuals
 from tests.refusals import refuses
 
 ALPHAS = np.logspace(-4, 2, 7)
+GIVEN = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier"}  # alpha alone is chosen
 
 
 @pytest.fixture(scope="module")
@@ -27,22 +29,8 @@ def problem():
     return X, y, rng.uniform(0.2, 2.0, 1500)
 
 
-def brute_force(model, X, y, weight, fold_of_row, splits, width):
-    """Mean squared errors of scikit-learn's Ridge, refitted for each split and alpha on the explicit Z."""
-    Z = model.feature_map_.transform(X) * np.sqrt(model.n_components_ / width)
-    Z = Z[:, :width]
-    errors = np.empty((len(splits), len(ALPHAS), y.shape[1]))
-    for i, (training, validation) in enumerate(splits):
-        train, test = np.isin(fold_of_row, training), fold_of_row == validation
-        for j, alpha in enumerate(ALPHAS):
-            ridge = Ridge(alpha, solver="cholesky").fit(Z[train], y[train], sample_weight=weight[train])
-            errors[i, j] = np.average((y[test] - ridge.predict(Z[test])) ** 2, axis=0, weights=weight[test])
-    return errors
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_ten_groups_make_five_folds_in_memory_and_stored_with_their_held_out_rows(problem, seed):
-    X, y, weight = problem
+def test_ten_groups_make_five_folds_in_memory_and_stored_with_their_held_out_rows(problem):
+    X, y, weight, seed = *problem, 1
     groups = np.random.default_rng(seed).integers(0, 10, 1500).astype(float)
     stored = write_dataset(
         "memory://ten-groups", X, y, sample_weight=weight, groups=groups, chunk_rows=97, overwrite=True
@@ -55,13 +43,9 @@ def test_ten_groups_make_five_folds_in_memory_and_stored_with_their_held_out_row
     assert here.model_.card["folds"] == {"kind": "GroupFolds", "n_folds": 5, "seed": seed}
     sizes = np.bincount(groups.astype(int))
     split = GroupFolds(5, seed).balanced(np.arange(10), sizes)
-    rows = Ridge(here.alpha_, solver="cholesky")
     Z, fold = here.feature_map_.transform(X), split.assign(0, 1500, n_samples=1500, groups=groups.astype(int))
-    off = np.empty(y.shape)
-    for held_out in range(5):
-        train = fold != held_out
-        fitted = rows.fit(Z[train], y[train], sample_weight=weight[train])
-        off[~train] = np.abs(y[~train] - fitted.predict(Z[~train]))
+    refits = held_out_residuals(Z, y, fold, split.splits, here.alpha_, weights=weight)
+    off = np.abs(np.concatenate([residuals for _, residuals in refits]))
     wide = here.model_.held_out.quantile(0.9)
     np.testing.assert_allclose(wide, np.sort(off, axis=0)[int(np.ceil(1501 * 0.9)) - 1], rtol=0.012)  # bins
 
@@ -77,7 +61,7 @@ def copies():
 @pytest.mark.parametrize("cv", [None, 5])
 def test_groups_are_held_out_together_unless_other_folds_are_given(copies, cv, recwarn):
     X, y, number = copies
-    options = {"n_components": 64, "kernel": "gaussian", "random_state": 0}
+    options = {"n_components": 64, "random_state": 0, **GIVEN}
     honest = RFFRidge(cv=cv, **options).fit(X, y, groups=number)
     assert honest.estimate_["rmse"][0] > 0.9 * y.std()
     assert not [warning for warning in recwarn if "repeat" in str(warning.message)]
@@ -90,7 +74,7 @@ def test_groups_are_held_out_together_unless_other_folds_are_given(copies, cv, r
 @pytest.mark.parametrize(("digits", "told"), [(9, True), (0, False)])
 def test_rows_that_repeat_others_are_told_unless_targets_have_few_values(copies, digits, told, recwarn):
     X, y, _ = copies
-    RFFRidge(kernel="gaussian", n_components=64, random_state=0).fit(X, y.round(digits))
+    RFFRidge(**GIVEN, n_components=64, random_state=0).fit(X, y.round(digits))
     assert told == any("240 of 300 rows" in str(warning.message) for warning in recwarn)
 
 
@@ -98,7 +82,7 @@ def test_rows_that_repeat_others_are_told_unless_targets_have_few_values(copies,
 def test_weights_by_which_few_rows_count_are_told(problem, n_heavy, told, recwarn):
     X, y, _ = problem
     weights = np.where(np.arange(400) < n_heavy, 1.0, 1e-4)
-    RFFRidge(kernel="gaussian", n_components=64).fit(X[:400], y[:400, 0], sample_weight=weights)
+    RFFRidge(**GIVEN, n_components=64).fit(X[:400], y[:400, 0], sample_weight=weights)
     assert told == any("400 rows count as 10" in str(warning.message) for warning in recwarn)
 
 
@@ -106,7 +90,7 @@ def test_groups_without_weight_fill_no_fold(problem):
     X, y, _ = problem
     groups = np.arange(1500) % 8
     weight = (groups < 4).astype(float)
-    fitted = RFFRidge(n_components=16, cv=GroupFolds(4), random_state=0)
+    fitted = RFFRidge(**GIVEN, n_components=16, cv=GroupFolds(4), random_state=0)
     assert np.isfinite(fitted.fit(X, y, sample_weight=weight, groups=groups).selection_["cv_errors"]).all()
     with refuses(DataError, "4 groups"):
         fitted.set_params(cv=GroupFolds(5)).fit(X, y, sample_weight=weight, groups=groups)
@@ -148,7 +132,8 @@ def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
         plain_ridge(n_components=32, alpha=ALPHAS, cv=cv, random_state=0).fit(X, y, weight, groups)
         for cv in (splitter, splits)
     ]
-    expected = brute_force(models[0], X, y, weight, fold_of_row, PredefinedFolds(3).splits, 32)
+    Z, folds = models[0].feature_map_.transform(X), PredefinedFolds(3).splits
+    expected = held_out_errors(Z, y, fold_of_row, folds, ALPHAS, weights=weight)
     for model in models:
         np.testing.assert_allclose(model.selection_["cv_errors"][:, 0], expected, rtol=1e-8)
 
@@ -236,11 +221,9 @@ def test_own_alphas_stay_when_rows_are_added_and_are_those_of_the_held_out_model
     X, y, _ = unlike
     model = plain_ridge(n_components=64, cv=4, alpha=ALPHAS, conformal=True, random_state=0).fit(X, y)
     fold = HashFolds(4).assign(0, 1000, n_samples=1000, groups=None)
-    Z, off = model.feature_map_.transform(X), np.empty(y.shape)
-    for held_out in range(4):
-        train = fold != held_out
-        ridge = Ridge(model.alpha_, solver="cholesky").fit(Z[train], y[train])
-        off[~train] = np.abs(y[~train] - ridge.predict(Z[~train]))
+    Z = model.feature_map_.transform(X)
+    refits = held_out_residuals(Z, y, fold, HashFolds(4).splits, model.alpha_)
+    off = np.abs(np.concatenate([residuals for _, residuals in refits]))
     quantile = np.sort(off[:, :2], axis=0)[int(np.ceil(1001 * 0.9)) - 1]
     np.testing.assert_allclose(model.model_.held_out.quantile(0.9)[:2], quantile, rtol=0.012)  # the bins
     before, scores = model.alpha_, model.model_.held_out

@@ -28,13 +28,6 @@ def test_arrays_are_standardised_as_the_estimator_does():
     assert tuned.alpha == pytest.approx(direct.alpha, rel=1e-4)
 
 
-def test_length_scales_without_standardisation_are_in_the_inputs_units():
-    X, y = rows()
-    inside = np.asarray(tune_length_scales(Gaussian(), X, y, **QUICK).length_scale) * X.std(axis=0)
-    outside = tune_length_scales(Gaussian(), X, y, standardize=False, **QUICK).length_scale
-    assert outside == pytest.approx(inside, rel=1e-3)
-
-
 def test_a_dataset_gives_what_its_arrays_give():
     X, y = rows()
     weight = np.tile([1.0, 2.0, 0.0], 100)

@@ -93,7 +93,7 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
 @pytest.mark.parametrize("kernel", SHIFT_INVARIANT.values(), ids=SHIFT_INVARIANT)
 def test_iid_features_have_the_closed_form_variance(kernel, map_name):
     """Groups of 8 frequencies of one long draw are independent estimates."""
-    group, n_groups = 8, 5_000
+    group, n_groups = 8, 2_000
     per_frequency = 2 if map_name == "pairs" else 1
     for n_features in DIMENSIONS:
         X = points(n_features, 2)
@@ -130,12 +130,12 @@ def test_features_are_unbiased_with_no_more_variance_than_independent_draws(kern
     Its square, as a mean over pairs of rows and seeds, is at most the exact variance of independent draws.
     A product's frequencies are sums of two arranged draws, which are not arranged as well as each.
     """
-    for n_features in [*DIMENSIONS, 20, 32] if design == "structured" else DIMENSIONS:
+    for n_features in (20, 32) if design == "structured" else DIMENSIONS:
         X = points(n_features)
         upper = np.triu_indices(len(X), 1)
         directions = np.random.default_rng(1).standard_normal((6, len(upper[0])))
         directions[0] = 1.0
-        for per_feature in (1, 4):
+        for per_feature in (1, 4) if n_features in (3, 20) else (4,):
             n_frequencies = per_feature * n_features
             errors = (estimates(kernel, design, map_name, X, n_frequencies) - kernel(X))[:, *upper]
             if per_feature == 4:

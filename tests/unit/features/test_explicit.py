@@ -33,9 +33,9 @@ class TestThresholds:
         np.testing.assert_allclose(part, np.arange(n_components), atol=1e-3)  # float32 thresholds
 
     def test_each_is_uniform_on_the_interval(self):
-        thresholds = np.array([draw(Min(-1, 3), 4, seed=seed).thresholds for seed in range(2_000)])
-        np.testing.assert_allclose(thresholds.mean(axis=0), 1.0, atol=4 * 4 / np.sqrt(12 * 2_000))
-        np.testing.assert_allclose(thresholds.var(axis=0), 16 / 12, rtol=0.1)
+        thresholds = np.array([draw(Min(-1, 3), 4, seed=seed).thresholds for seed in range(500)])
+        np.testing.assert_allclose(thresholds.mean(axis=0), 1.0, atol=4 * 4 / np.sqrt(12 * 500))
+        np.testing.assert_allclose(thresholds.var(axis=0), 16 / 12, rtol=0.2)
 
     def test_their_error_falls_as_their_number_not_its_root(self):
         """Strata: the number of thresholds below x is off by at most two, so the estimate by 2·width/D."""
@@ -66,17 +66,17 @@ class TestPolynomialSketch:
 
     @pytest.mark.parametrize(("degree", "offset"), [(1, 0.5), (2, 0.0), (2, 1.0), (3, 1.0)])
     def test_its_error_is_that_of_scikit_learns_sketch(self, degree, offset):
-        """The mean squared error over 150 seeds each; their standard errors are about 5 %."""
+        """The mean squared error over 60 seeds each; their standard errors are about 8 %."""
         kernel = Polynomial(degree, offset)
         exact = kernel(self.X)
         ours, theirs = [], []
-        for seed in range(150):
+        for seed in range(60):
             Z = draw_sketch(Polynomial(degree, offset), np.arange(5), 64, seed, width=5).transform(self.X)
             ours.append(((Z @ Z.T - exact) ** 2).mean())
             sketch = PolynomialCountSketch(degree=degree, coef0=offset, n_components=64, random_state=seed)
             Z = sketch.fit_transform(self.X.astype(np.float64))
             theirs.append(((Z @ Z.T - exact) ** 2).mean())
-        error = np.sqrt(np.var(ours) / 150 + np.var(theirs) / 150)
+        error = np.sqrt(np.var(ours) / 60 + np.var(theirs) / 60)
         assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
 
     def test_a_part_of_the_components_is_that_part(self):

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import solve
 
-from rff_dist import Gaussian, Laplacian, Matern, RFFSampler, SerialEngine, accumulate, load_model, save_model
+from rff_dist import Gaussian, Laplacian, Matern, RFFSampler, SerialEngine, accumulate
 from rff_dist.data import samples
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
@@ -140,10 +140,12 @@ class TestStatistics:
         assert difference < equations.gram_error
         assert equations.gram_error < 1000 * difference
 
-    @pytest.mark.parametrize("length_scale", [0.3, 10.0])
-    def test_the_error_holds_what_whitening_in_float64_adds(self, length_scale):
+    @pytest.mark.parametrize(("length_scale", "n_components"), [(0.3, 160), (10.0, 400)])
+    def test_the_error_holds_what_whitening_in_float64_adds(self, length_scale, n_components):
         X = np.random.default_rng(0).standard_normal((1500, 5)).astype(np.float32)
-        feature_map = draw_nystrom(Gaussian(length_scale), X, n_components=400, nystrom=Nystrom(), seed=0)
+        feature_map = draw_nystrom(
+            Gaussian(length_scale), X, n_components=n_components, nystrom=Nystrom(), seed=0
+        )
         dataset, engine = ArrayDataset(X), SerialEngine(n_threads=1)
         spec = passes.statistics_spec(
             dataset, feature_map, fraction_bits=40, with_targets=False, engine=engine
@@ -151,10 +153,10 @@ class TestStatistics:
         statistics = passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
         equations = statistics.with_whitener(feature_map.whitener).normal_equations(fit_intercept=False)
         # features in long double, from kernel values that are float32 numbers
-        V = np.empty((400, 1500))
-        feature_map.fill(feature_map.prepare(X), V, 0, 400)
+        V = np.empty((n_components, 1500))
+        feature_map.fill(feature_map.prepare(X), V, 0, n_components)
         Z, whitener = V.astype(np.longdouble), feature_map.whitener.astype(np.longdouble)
-        for i in range(400):  # T'Z = V from the first row on
+        for i in range(n_components):  # T'Z = V from the first row on
             Z[i] = (Z[i] - whitener[:i, i] @ Z[:i]) / whitener[i, i]
         difference = np.linalg.norm((equations.gram - Z @ Z.T).astype(np.float64), 2)
         assert difference < equations.gram_error < 20 * difference
@@ -192,7 +194,7 @@ class TestCentres:
         second = K.diagonal() - K**2  # row i: what is left of the diagonal after the pivot i
         expected = second / second.sum(axis=1, keepdims=True) / 4
         counts = np.zeros((4, 4))
-        n_draws = 1000
+        n_draws = 300
         for seed in range(n_draws):
             first, then = RULES["rpcholesky"](points, kernel, 2, seed)
             counts[first, then] += 1
@@ -244,29 +246,6 @@ class TestJitter:
 
 
 class TestEstimators:
-    @pytest.fixture(scope="class")
-    @staticmethod
-    def fitted():
-        X = inputs(400, seed=7)
-        return plain_ridge(Matern(2.0), features="nystrom", n_components=60, random_state=0).fit(
-            X, targets(X)
-        )
-
-    def test_a_loaded_model_takes_more_rows(self, fitted):
-        save_model(fitted, "memory://nystrom-more")
-        X = inputs(50, seed=9)
-        once, twice = (load_model("memory://nystrom-more").partial_fit(X, targets(X)) for _ in range(2))
-        assert once.statistics_.n_samples == 450
-        assert_array_equal(once.coef_, twice.coef_)
-
-    def test_the_automatic_length_scale_is_that_of_fourier_features(self):
-        X = inputs(300)
-        one, other = (
-            plain_ridge(features=kind, n_components=10, random_state=3).fit(X, targets(X))
-            for kind in ("nystrom", "fourier")
-        )
-        assert one.length_scale_ == other.length_scale_
-
     def test_a_sampler_transforms_with_any_kernel(self):
         X = inputs(300)
         kernel = Gaussian(4.0) * Linear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -104,16 +103,16 @@ class TestQuasiMonteCarlo:
         [(Gaussian(), stats.norm()), (Laplacian(), stats.cauchy()), (Matern(nu=1.5), stats.t(3))],
         ids=lambda value: getattr(value, "name", ""),
     )
-    @pytest.mark.parametrize("n_features", [1, 2, 3, 8])
+    @pytest.mark.parametrize("n_features", [1, 3, 8])
     def test_a_frequency_follows_the_kernels_law_over_seeds(self, kernel, law, n_features):
         """Within one draw frequencies are more even than by chance, so the law is tested over seeds."""
         draws = np.array(
             [
                 kernel.sample_frequencies(n_features, 3, design="quasi-monte-carlo", rng=seed)
-                for seed in range(1_500)
+                for seed in range(500)
             ]
         )
-        for coordinate in draws.reshape(1_500, -1).T:
+        for coordinate in draws.reshape(500, -1).T:
             assert stats.kstest(coordinate, law.cdf).pvalue > SMALLEST_P_VALUE
 
     def test_factors_of_a_product_take_their_own_dimensions(self):
@@ -246,14 +245,6 @@ class TestStructuredFeatureMap:
             one = features.transform(X)
         with threadpool_limits(2):
             np.testing.assert_array_equal(features.transform(X), one)
-
-    @pytest.mark.parametrize("map_name", ["pairs", "phases"])
-    def test_stripes_are_whole_blocks_and_cover_all_components_once(self, map_name):
-        features = structured(300, 2_600, map=map_name)
-        ends = [0, *(stop for _, stop in features.stripes)]
-        assert features.stripes == list(pairwise(ends))
-        assert ends[-1] == 2_600
-        assert all(end % (512 * features.per_frequency) == 0 for end in ends[:-1])
 
     def test_no_matrix_of_frequencies_is_held(self):
         features = structured(1_024, 8_192, kernel="gaussian")

@@ -20,35 +20,12 @@ SMALLEST_P_VALUE = 1e-4
 ALL_ONES = 2**64 - 1
 
 
-def hexadecimal(words: np.ndarray) -> str:
-    return " ".join(f"{int(word):016x}" for word in words)
-
-
 class TestCounterBasedNumbers:
-    # NumPy increments the counter before it makes a block, so its first block is that of counter 1:
-    # Random123's answer for counter c needs NumPy's counter c - 1.
-    @pytest.mark.parametrize(
-        ("counter", "key", "answer"),
-        [
-            ([ALL_ONES] * 4, [0, 0], "16554d9eca36314c db20fe9d672d0fdc d7e772cee186176b 7e68b68aec7ba23b"),
-            (
-                [ALL_ONES - 1] + [ALL_ONES] * 3,
-                [ALL_ONES] * 2,
-                "87b092c3013fe90b 438c3c67be8d0224 9cc7d7c69cd777b6 a09caebf594f0ba0",
-            ),
-        ],
-        ids=["zero", "ones"],
-    )
-    def test_philox_gives_the_published_known_answers(self, counter, key, answer):
-        """Salmon et al. 2011, Random123's kat_vectors, philox4x64 with 10 rounds."""
-        generator = np.random.Philox(counter=np.array(counter, np.uint64), key=np.array(key, np.uint64))
-        assert hexadecimal(generator.random_raw(4)) == answer
-
     def test_uniforms_start_at_counter_one_and_keep_52_bits(self):
+        """NumPy increments the counter before it makes a block, so its first block is that of counter 1."""
         words = np.random.Philox(key=[7, 2]).random_raw(4)
         expected = [(int(word) // 2**12 * 2 + 1) / 2**53 for word in words]
         assert counter_uniforms(7, 2, 1, 4)[0].tolist() == expected
-        assert hexadecimal(np.random.Philox(key=[0, 0]).random_raw(1)) == "02f4ba6408e4d89b"
 
     def test_uniforms_have_not_changed(self):
         """Golden values; replace them only together with a note on changed results in the CHANGELOG."""

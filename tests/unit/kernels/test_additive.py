@@ -84,7 +84,8 @@ class TestFrequencies:
     def test_the_automatic_design_spreads_the_columns_evenly(self):
         assert design_for(Additive()).name == design_for(Additive().on([3, 1]) + Cauchy()).name
         assert design_for(Additive()).name == "quasi-monte-carlo"
-        assert design_for(Gaussian() + Cauchy()).name == "iid"
+        assert design_for(Gaussian() + Cauchy()).name == design_for(Cauchy()).name == "iid"
+        assert design_for(Gaussian()).name == "orthogonal"
 
 
 class TestGradient:

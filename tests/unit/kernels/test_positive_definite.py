@@ -17,9 +17,7 @@ FUNCTIONS = {
     "parabola": lambda r: np.maximum(0, 1 - r**2),
     "sinc": np.sinc,
     "sinc squared": lambda r: np.sinc(r) ** 2,
-    "exponential": lambda r: np.exp(-r),
     "matern": Matern(nu=2.2).of_distance,
-    "rational quadratic": lambda r: (1 + r**2) ** -0.5,
     "power 1.9": lambda r: np.exp(-(r**1.9)),
     "power 2.1": lambda r: np.exp(-(r**2.1)),
     "cosine": np.cos,
@@ -50,11 +48,9 @@ def test_functions_pass_up_to_the_dimension_that_books_say_and_fail_in_the_next(
 
 
 def test_the_width_of_the_function_does_not_matter():
-    plain = check_positive_definite(FUNCTIONS["triangle"], n_features=2)
+    plain = check_positive_definite(FUNCTIONS["parabola"])
     for scale in (1e-6, 1e5):
-        narrow = check_positive_definite(
-            lambda r, scale=scale: FUNCTIONS["triangle"](r / scale), n_features=2
-        )
+        narrow = check_positive_definite(lambda r, scale=scale: FUNCTIONS["parabola"](r / scale))
         assert narrow.positive_definite == plain.positive_definite
         assert narrow.worst_frequency * scale == pytest.approx(plain.worst_frequency, rel=0.02)
 

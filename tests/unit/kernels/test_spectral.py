@@ -106,8 +106,8 @@ class TestCharacteristicFunctions:
     @pytest.mark.parametrize("name", ["no closed form", "heavy tails"])
     def test_many_distances_are_interpolated_without_loss(self, name):
         law = Law.of(LAWS[name])
-        t = np.random.default_rng(0).uniform(-40, 40, 5_000)
-        few = np.concatenate([law.characteristic_function(part) for part in np.split(t, 50)])
+        t = np.random.default_rng(0).uniform(-40, 40, 1_000)
+        few = np.concatenate([law.characteristic_function(part) for part in np.split(t, 10)])
         np.testing.assert_allclose(law.characteristic_function(t), few, rtol=0, atol=REACHED)
 
     def test_an_interpolant_that_does_not_fit_is_not_used(self, monkeypatch):

@@ -48,7 +48,7 @@ def draw(n_samples, n_features=2, *, seed=0):
 
 @pytest.mark.parametrize("n_clusters", [2, 3])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_best_of_all_partitions_stays_and_starts_come_near_it(n_clusters, weighted, seed):
     X = draw(8, seed=seed)
     weights = np.random.default_rng(seed).uniform(0.2, 3.0, 8) if weighted else np.ones(8)
@@ -61,7 +61,7 @@ def test_the_best_of_all_partitions_stays_and_starts_come_near_it(n_clusters, we
     assert_array_equal(stays.labels_, best)
     assert stays.inertia_ == pytest.approx(least, abs=1e-12)
     found = model.fit(X, sample_weight=weights).inertia_
-    # iterations may rest at a partition that is not the best: two of the twelve do, 9 and 1 % above it
+    # iterations may rest at a partition that is not the best
     assert least - 1e-12 <= found <= 1.1 * least
 
 

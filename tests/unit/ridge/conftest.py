@@ -1,8 +1,10 @@
 """Rows and a model of them for several modules; a module's own fixture with that name takes precedence."""
 
+import shutil
+
 import pytest
 
-from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
+from rff_dist import Gaussian, SerialEngine, write_dataset
 from rff_dist.ridge.models import write_model
 from tests.living_data import CHUNK, draw, fit, make_small
 from tests.plain import fit_ridge
@@ -25,16 +27,25 @@ def small_tiles(monkeypatch):
     make_small(monkeypatch)
 
 
-@pytest.fixture
-def url(tmp_path):
-    """Versioned rows, to append to and to correct."""
-    write_dataset(tmp_path / "d", *draw(4000, 0), chunk_rows=CHUNK, versioned=True)
-    return tmp_path / "d"
+@pytest.fixture(scope="package")
+def versioned(tmp_path_factory):
+    """A folder with versioned rows, d, and a model of them, model; and that model."""
+    folder = tmp_path_factory.mktemp("versioned")
+    with pytest.MonkeyPatch.context() as patched:
+        make_small(patched)
+        model = fit(write_dataset(folder / "d", *draw(4000, 0), chunk_rows=CHUNK, versioned=True))
+        write_model(model, folder / "model")
+    return folder, model
 
 
 @pytest.fixture
-def begun(url, tmp_path):
-    """A model of these rows, which is stored in the folder "model" too."""
-    model = fit(open_dataset(url))
-    write_model(model, tmp_path / "model")
-    return model
+def url(versioned, tmp_path):
+    """A copy of the rows, to append to and to correct."""
+    return shutil.copytree(versioned[0] / "d", tmp_path / "d")
+
+
+@pytest.fixture
+def begun(versioned, tmp_path):
+    """The model of these rows, of which the folder "model" holds a copy."""
+    shutil.copytree(versioned[0] / "model", tmp_path / "model")
+    return versioned[1]

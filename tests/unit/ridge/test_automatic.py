@@ -102,23 +102,6 @@ def test_targets_of_rows_that_are_validated_on_do_not_tune_length_scales(cv):
     assert moved.model.feature_map.digest() != trained.model.feature_map.digest()
 
 
-def noise_fits(n_seeds, n_samples):
-    """Yield models with tuned length scales for targets of pure noise, and new rows of the same kind."""
-    for seed in range(n_seeds):
-        rng = np.random.default_rng(seed)
-        X, y = rng.standard_normal((n_samples, 20)), rng.standard_normal(n_samples)
-        options = RidgeOptions(
-            kernel="gaussian",
-            length_scale="evidence",
-            features="fourier",
-            n_components=256,
-            conformal=True,
-            seed=seed,
-        )
-        model = fit(ArrayDataset(X, y), options, engine=ENGINE).model
-        yield model, rng.standard_normal((2000, 20)), rng.standard_normal(2000)
-
-
 @pytest.mark.filterwarnings(
     "ignore:.*(as many degrees of freedom as rows|do not tell it from)"  # sometimes the noise is fitted
 )
@@ -126,12 +109,16 @@ def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn():
     """Length scales tuned on rows that are validated on too promised an R² 0.35 too high for 60 rows."""
     n_samples, n_seeds = 300, 4
     excess, covered = [], []
-    for model, X, y in noise_fits(n_seeds, n_samples):
-        dataset = ArrayDataset(X, y)
-        new = prediction.evaluate(dataset, model, engine=ENGINE).r2[0]
-        excess.append(model.card["estimate"]["r2"][0] - new)
-        ends = prediction.predict_in_memory(ArrayDataset(X), model, coverage=0.9, engine=ENGINE)
-        covered.append(np.mean((ends["lower"] <= y) & (y <= ends["upper"])))
+    options = {"kernel": "gaussian", "length_scale": "evidence", "features": "fourier", "n_components": 256}
+    for seed in range(n_seeds):
+        drawn = np.random.default_rng(seed).standard_normal((2300, 21))
+        rows, new = (ArrayDataset(one[:, :20], one[:, 20]) for one in np.split(drawn, [n_samples]))
+        fitted = RidgeOptions(**options, conformal=True, seed=seed)
+        model = fit(rows, fitted, engine=ENGINE).model
+        r2 = prediction.evaluate(new, model, engine=ENGINE).r2[0]
+        excess.append(model.card["estimate"]["r2"][0] - r2)
+        ends = prediction.predict_in_memory(new, model, coverage=0.9, engine=ENGINE)
+        covered.append(np.mean((ends["lower"] <= new.y) & (new.y <= ends["upper"])))
     validated = n_samples - n_samples // 2
     # a standard error of R² on so few rows is √(2 / validated / n_seeds), 0.06
     assert np.mean(excess) < 0.1
@@ -194,16 +181,10 @@ def test_a_sum_that_was_asked_for_is_kept_though_the_evidence_leaves_its_dense_p
     X = np.random.default_rng(0).standard_normal((2100, 2))
     y = np.sin(3 * X[:, 0] * X[:, 1])  # of no single column; two columns have no pairs beyond the dense part
     kernel = Additive(kernel=Gaussian(), order_1=1, order_2=0, dense=1)
-    model = RFFRidge(kernel, length_scale="evidence", random_state=0).fit(X, y)
+    options = {"length_scale": "evidence", "features": "fourier", "n_components": 256, "random_state": 0}
+    model = RFFRidge(kernel, **options).fit(X, y)
     assert model.kernel_.weights(2)[2] == 1
-    assert model.score(X, y) > 0.9
-
-
-def test_up_to_2048_rows_all_features_are_the_kernel_itself():
-    model = fit(ArrayDataset(*several_columns(300)), RidgeOptions(), engine=ENGINE).model
-    rows = model.card["candidates"]
-    assert {row["features"] for row in rows if row["kernel"] != "linear"} == {"nystrom"}
-    assert {row["round"] for row in rows} == {"final", "meeting", "first"}
+    assert model.score(X, y) > 0.8
 
 
 @pytest.mark.parametrize(("function", "settled"), [("smooth", True), ("rough", False)])
@@ -216,25 +197,28 @@ def test_finalists_meet_with_half_of_the_components_and_only_what_gains_takes_al
     rounds = {kind: [row for row in trained.rows if row["round"] == kind] for kind in ("meeting", "final")}
     n_components = trained.model.feature_map.n_components
     assert n_components == (512 if settled else 700)
-    curved = {row["n_components"] for row in rounds["final"] if row["kernel"] != "linear"}
-    assert curved == {n_components}
-    curved = {row["n_components"] for row in rounds["meeting"] if row["kernel"] != "linear"}
-    assert curved == {512}
+    curved = {kind: [row for row in rounds[kind] if row["kernel"] != "linear"] for kind in rounds}
+    assert {row["n_components"] for row in curved["final"]} == {n_components}
+    assert {row["n_components"] for row in curved["meeting"]} == {512}
+    # up to 2,048 rows all features are the kernel itself
+    assert {row["features"] for row in trained.rows if row["kernel"] != "linear"} == {"nystrom"}
     assert chosen_candidate(trained.model.card["candidates"]) == trained.best
     assert trained.best["score"] == trained.solved.cross_validation.best.score
-    given = fit(ArrayDataset(X, y), RidgeOptions(n_components=600), engine=ENGINE)
-    assert given.model.feature_map.n_components == 600
+    if settled:
+        given = RidgeOptions(length_scale="median", n_components=600)
+        assert fit(ArrayDataset(X, y), given, engine=ENGINE).model.feature_map.n_components == 600
 
 
 def test_finalists_of_many_rows_meet_on_a_sample_and_one_is_fitted_to_all(monkeypatch):
     monkeypatch.setattr(choices, "MEETING_ROWS", 10_000)
-    X, y = several_columns(12_000, noise=0.3)
-    trained = fit(ArrayDataset(X, y), RidgeOptions(kernel=Gaussian(), effort=2), engine=ENGINE)
+    X, y = several_columns(11_000, noise=0.3)
+    options = RidgeOptions(kernel=Gaussian(), length_scale=1.0, effort=2)
+    trained = fit(ArrayDataset(X, y), options, engine=ENGINE)
     met = [row for row in trained.rows if row["round"] == "meeting"]
     assert {row["features"] for row in met} == {"fourier", "nystrom"}
     assert max(row["n_samples"] for row in met) <= 10_000
     (final,) = (row for row in trained.rows if row["round"] == "final")
-    assert final["n_samples"] == 12_000
+    assert final["n_samples"] == 11_000
     assert final["features"] == min(met, key=lambda row: row["score"])["features"]
     assert trained.n_readings == 1
 
@@ -365,11 +349,11 @@ def test_where_memory_does_not_hold_five_folds_fewer_are_taken(
                 fit(dataset, RidgeOptions(**FIXED, **asked), engine=ENGINE)
 
 
-FIXED = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 1024}
+FIXED = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 512}
 
 
 def plan_for(dataset, n_folds) -> Plan:
-    return check_plan(dataset, 1024, Sums(n_folds=n_folds), engine=ENGINE)
+    return check_plan(dataset, 512, Sums(n_folds=n_folds), engine=ENGINE)
 
 
 @pytest.mark.parametrize(
@@ -396,13 +380,13 @@ def test_components_are_halved_where_memory_does_not_do_but_not_below_256():
 
 
 def left_out_one_by_one(Z, y, alphas):
-    """Return the squared errors of each row by scikit-learn's refits without it."""
+    """Return the squared errors of each row by scikit-learn's refits without it, all alphas at a time."""
     squares = np.empty((len(alphas), len(y)))
     for i in range(len(y)):
         others = np.arange(len(y)) != i
-        for place, alpha in enumerate(alphas):
-            fitted = Ridge(alpha=alpha).fit(Z[others], y[others])
-            squares[place, i] = (y[i] - fitted.predict(Z[i : i + 1])[0]) ** 2
+        copies = np.repeat(y[others, np.newaxis], len(alphas), axis=1)
+        fitted = Ridge(alpha=alphas, solver="svd").fit(Z[others], copies)
+        squares[:, i] = (y[i] - fitted.predict(Z[i : i + 1])[0]) ** 2
     return squares
 
 
@@ -454,21 +438,13 @@ def test_more_rows_and_folds_that_are_asked_for_leave_alpha_to_the_folds(n_sampl
 # -- warnings ------------------------------------------------------------------------------------------
 
 
-def test_alpha_at_the_lower_end_is_warned_of():
-    X, y = additive(200, 2, noise=0.0)
-    with pytest.warns(
-        UserWarning, match=r"alpha=0.1 was chosen by cv, but it is the smallest that was tried"
-    ):
-        plain_ridge(n_components=64, length_scale=1.0, alpha=[0.1, 10.0], random_state=0).fit(X, y)
-
-
 @pytest.mark.parametrize("alpha", ["gcv", "cv"])
 def test_interpolated_rows_are_warned_of(alpha):
     # nothing says no to following each row: there is no noise, there are far more components than rows, and
     # functions that are as rough as the kernel's say little between the rows
     X = np.random.default_rng(0).uniform(-1, 1, (40, 1))
     with pytest.warns(UserWarning, match="degrees of freedom as rows"):
-        plain_ridge("matern:nu=0.5", n_components=1024, alpha=alpha, random_state=0).fit(
+        plain_ridge("matern:nu=0.5", n_components=512, alpha=alpha, random_state=0).fit(
             X, np.sin(8 * X[:, 0])
         )
 
@@ -480,18 +456,21 @@ def test_coefficients_that_cancel_at_the_rows_are_warned_of_since_predictions_be
     assert np.abs(model.predict(3.0 * X)).max() > 100.0 * np.abs(y).max()
 
 
-def test_folds_that_differ_much_are_warned_of():
-    X, y = additive(600, 2, noise=0.1)
-    y[7] = 3000.0
-    with pytest.warns(UserWarning, match="so much do folds differ"):
-        plain_ridge(n_components=16, alpha="auto", random_state=0).fit(X, y)
-
-
-def test_a_row_that_makes_most_of_the_error_is_named():
-    X, y = additive(200, 2, noise=0.1)
-    y[7] = 300.0
-    with pytest.warns(UserWarning, match=r"row 7 alone makes 9\d% of the error"):
-        plain_ridge(n_components=16, alpha="auto", random_state=0).fit(X, y)
+@pytest.mark.parametrize(
+    ("n_samples", "value", "alpha", "said"),
+    [
+        (200, 0.0, [0.1, 10.0], "alpha=0.1 was chosen by cv, but it is the smallest that was tried"),
+        (600, 3000.0, "auto", "so much do folds differ"),
+        (200, 300.0, "auto", r"row 7 alone makes 9\d% of the error"),
+    ],
+)
+def test_an_end_of_the_grid_and_a_row_that_makes_most_of_the_error_are_warned_of(
+    n_samples, value, alpha, said
+):
+    X, y = additive(n_samples, 2)
+    y[7] += value
+    with pytest.warns(UserWarning, match=said):
+        plain_ridge(n_components=64, length_scale=1.0, alpha=alpha, random_state=0).fit(X, y)
 
 
 def test_another_alpha_that_may_be_much_better_is_named():

@@ -34,6 +34,7 @@ from rff_dist.ridge.held_out import (
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from tests.plain import plain_ridge
+from tests.refits import held_out_residuals
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
@@ -70,21 +71,6 @@ def statistics_of(dataset, feature_map, folds):
     return found
 
 
-def held_out_residuals(dataset, feature_map, folds, *, fit_intercept=True):
-    """Return |y − f| of each row that is held out and weighs something, by refits of scikit-learn."""
-    Z, weights = feature_map.transform(dataset.X), dataset.sample_weight
-    weights = np.ones(len(Z)) if weights is None else weights
-    fold_of = folds.assign(0, len(Z), n_samples=len(Z), groups=None)
-    residuals = []
-    for trained_on, held_out in folds.splits:
-        training, validation = np.isin(fold_of, trained_on), (fold_of == held_out) & (weights > 0)
-        fitted = Ridge(alpha=ALPHA, fit_intercept=fit_intercept, solver="cholesky").fit(
-            Z[training], dataset.y[training], sample_weight=weights[training]
-        )
-        residuals.append(np.abs(dataset.y[validation] - fitted.predict(Z[validation])))
-    return np.concatenate(residuals)
-
-
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
 @pytest.mark.parametrize("folds", [HashFolds(4), TimeFolds(3)])
@@ -98,7 +84,12 @@ def test_quantiles_are_those_of_refits_residuals_rounded_up_by_a_hundredth(
     scores = hold_out_scores(
         dataset, statistics, feature_map, alpha=ALPHA, fit_intercept=fit_intercept, engine=ENGINE
     )
-    residuals = held_out_residuals(dataset, feature_map, folds, fit_intercept=fit_intercept)
+    Z, weights = feature_map.transform(dataset.X), dataset.sample_weight
+    counts = np.ones(len(Z)) if weights is None else weights
+    fold_of = folds.assign(0, len(Z), n_samples=len(Z), groups=None)
+    options = {"weights": weights, "fit_intercept": fit_intercept}
+    refits = held_out_residuals(Z, dataset.y, fold_of, folds.splits, ALPHA, **options)
+    residuals = np.abs(np.concatenate([found[counts[rows] > 0] for rows, found in refits]))
     assert scores.n_samples == len(residuals)
     assert_array_equal(scores.counts.sum(axis=0), len(residuals))
     for coverage in (0.05, 0.5, 0.9, 0.99):
@@ -174,9 +165,8 @@ def test_normalised_scores_are_those_of_refits_without_the_rows_fold(kind, weigh
         return model.fit(Z[chosen], target[chosen], sample_weight=weights[chosen])
 
     residuals = np.empty_like(dataset.y)
-    for fold in range(4):
-        held = fold_of == fold
-        residuals[held] = np.abs(dataset.y[held] - refit(dataset.y, ~held, ALPHA).predict(Z[held]))
+    for held, found in held_out_residuals(Z, dataset.y, fold_of, folds.splits, ALPHA, weights=weights):
+        residuals[held] = np.abs(found)
     means = np.average(np.sqrt(residuals), axis=0, weights=weights)
     expected = np.empty_like(residuals)
     for fold in range(4):

@@ -116,8 +116,8 @@ def test_repeated_rows_and_rows_of_no_weight_do_not_change_the_median(dataset):
 
     expected = found(dataset.X)
     assert found(np.repeat(dataset.X, 3, axis=0)) == expected
-    far = np.vstack([dataset.X, dataset.X + 1e6])
-    assert found(far, np.repeat([1.0, 0.0], len(dataset.X))) == expected
+    far = np.vstack([dataset.X, np.repeat(dataset.X + 1e6, 14, axis=0)])  # more rows than are sampled
+    assert found(far, np.repeat([1.0] + 14 * [0.0], len(dataset.X))) == expected
 
 
 def test_equal_rows_give_a_length_scale_of_1_and_say_so(caplog):

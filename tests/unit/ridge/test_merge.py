@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from rff_dist import RFFRidge, load_model, merge_models, save_model
+from rff_dist import load_model, merge_models, save_model
 from rff_dist.data import blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
@@ -21,16 +21,18 @@ from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal
-from tests.plain import fit_ridge
+from tests.plain import fit_ridge, plain_ridge
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(1)
 BLOCK = 256
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "MIN_BLOCK_ROWS", BLOCK)
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blocks, "MIN_BLOCK_ROWS", BLOCK)
+        yield
 
 
 def draw(n, seed):
@@ -44,17 +46,19 @@ def fit(dataset, **options):
     return fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)[0]
 
 
-@pytest.fixture
-def parts(tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("hospitals")
+
+
+@pytest.fixture(scope="module")
+def parts(folder):
     """Rows of three hospitals; all but the last end with a whole block."""
     sizes = (4 * BLOCK, 3 * BLOCK, 500)
     rows = [draw(n, seed) for seed, n in enumerate(sizes)]
-    datasets = [
-        write_dataset(tmp_path / f"{i}.zarr", *one, chunk_rows=128, versioned=i == 1)
-        for i, one in enumerate(rows)
-    ]
+    datasets = [write_dataset(folder / f"{i}.zarr", *one, chunk_rows=128) for i, one in enumerate(rows)]
     X, y = (np.concatenate(part) for part in zip(*rows, strict=True))
-    return datasets, write_dataset(tmp_path / "all.zarr", X, y, chunk_rows=128)
+    return datasets, write_dataset(folder / "all.zarr", X, y, chunk_rows=128)
 
 
 @pytest.mark.parametrize("precision", ["standard", "high"])
@@ -104,8 +108,9 @@ def test_standardisation_and_offsets_of_other_rows_are_another_spec(parts):
         merge([fit(first, **plain), fit(second, **plain)], "ab")
 
 
-def test_the_same_rows_do_not_count_twice(parts):
-    (first, second, third), _ = parts
+def test_the_same_rows_do_not_count_twice(parts, tmp_path):
+    (first, _, third), _ = parts
+    second = write_dataset(tmp_path / "second", *draw(3 * BLOCK, 1), chunk_rows=128, versioned=True)
     model = fit(second)
     append_dataset(second.url, *draw(100, 7))
     later = refit_on(model, open_dataset(second.url), engine=ENGINE)
@@ -127,7 +132,7 @@ def test_what_has_no_sums_is_not_merged(parts):
 
 def test_estimators_are_merged_after_loading(parts, tmp_path):
     (first, second, _), _ = parts
-    estimator = RFFRidge(n_components=16, alpha=0.1, random_state=0, engine=ENGINE).fit(first)
+    estimator = plain_ridge(n_components=16, alpha=0.1, random_state=0, engine=ENGINE).fit(first)
     save_model(refit_on(estimator.model_, second, engine=ENGINE), tmp_path / "second")
     merged = merge_models([estimator, load_model(tmp_path / "second")])
     assert merged.statistics_.n_samples == first.n_samples + second.n_samples
@@ -138,8 +143,9 @@ def test_estimators_are_merged_after_loading(parts, tmp_path):
         merge_models([estimator, 3])
 
 
-def test_at_the_command_line(parts, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("parts")
+def test_at_the_command_line(folder, monkeypatch):
+    monkeypatch.chdir(folder)
     document("fit", "0.zarr", "north", *PLAIN, "--n-components", "16", "--serial")
     document("refit", "north", "1.zarr", "south", "--serial")
     found = document("merge", "north", "south", "--model", "models/both", "--register")
@@ -148,10 +154,7 @@ def test_at_the_command_line(parts, tmp_path, monkeypatch):
     assert merged.digest() == found["digest"]
     document("evaluate", "models/both", "all.zarr", "--serial")
     assert "north and north were trained on data" in refusal(1, "merge", "north", "north", "--model", "x")
-    assert "two or more" in refusal(2, "merge", "north", "--model", "x")
     assert "overlap" in refusal(73, "merge", "north", "south", "--model", "south")
     assert "overwrite=True" in refusal(73, "merge", "north", "south", "--model", "all.zarr")
     assert "nothing is there" in refusal(65, "merge", "north", "east", "--model", "x")
     assert "does not say which rows" in refusal(1, "update", "models/both", "0.zarr", "--serial")
-    document("fit", "1.zarr", "apart", *PLAIN, "--n-components", "16", "--serial")
-    assert "not of one spec: `kernel`" in refusal(1, "merge", "north", "apart", "--model", "x")

@@ -69,10 +69,13 @@ def edit_metadata(url, change):
         (None, {"precision": "high"}),
         (None, {"design": "quasi-monte-carlo"}),
         (2, {"features": "nystrom"}),
+        (None, {"cv": HashFolds(3, seed=2)}),
     ],
     ids=str,
 )
-def test_a_stored_model_comes_back_with_the_same_bits(rows, tmp_path, parameters, n_targets):
+def test_a_stored_model_comes_back_with_the_same_bits_and_fits_again_to_them(
+    rows, tmp_path, parameters, n_targets
+):
     X, y = rows
     Y = y if n_targets is None else np.column_stack([y, -2 * y + 1][:n_targets])
     model = plain_ridge(**{"n_components": 32, "random_state": 0, **parameters}).fit(X, Y)
@@ -95,22 +98,10 @@ def test_a_stored_model_comes_back_with_the_same_bits(rows, tmp_path, parameters
     assert loaded.n_features_in_ == 3
     for name in ("n_components", "standardize", "fit_intercept"):
         assert getattr(loaded, name) == getattr(model, name)
-
-
-@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
-@pytest.mark.parametrize(
-    "given",
-    [{}, {"alpha": "gcv"}, {"alpha": 0.3}, {"alpha": [0.1, 1.0]}, {"cv": HashFolds(3, seed=2)}],
-    ids=str,
-)
-def test_a_loaded_model_fits_again_to_the_same_bits(rows, tmp_path, given):
-    # its parameters are those of the stored fit: the kernel with the width in use, the seed, the penalty
-    X, y = rows
-    model = plain_ridge("matern", n_components=32, random_state=3, **given).fit(X, y)
-    save_model(model, tmp_path / "model")
-    again = clone(load_model(tmp_path / "model")).fit(X, y)
-    assert again.feature_map_.digest() == model.feature_map_.digest()
-    assert_array_equal(again.coef_, model.coef_)
+    if model.feature_map_.spec is not None:  # it has the seed, which centres do not
+        again = clone(loaded).fit(X, Y)
+        assert again.feature_map_.digest() == model.feature_map_.digest()
+        assert_array_equal(again.coef_, model.coef_)
 
 
 def test_column_names_come_back(rows, tmp_path):

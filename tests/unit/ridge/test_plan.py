@@ -39,26 +39,26 @@ def planned_blocks(n_samples, *sizes, **options):
 
 
 @given(**sizes, max_rows=st.integers(1, MAX_BLOCK_ROWS))
-def test_no_block_has_more_rows_than_allowed(n_samples, n_features, itemsize, chunk_rows, max_rows):
-    n_samples = min(n_samples, 2_000 * max_rows)
-    blocks = planned_blocks(n_samples, n_features, itemsize, chunk_rows, max_rows=max_rows)
-    assert max(block.n_samples for block in blocks) <= max_rows
-
-
-@given(**sizes)
-def test_blocks_are_whole_chunks_unless_a_chunk_is_much_larger_than_a_block(
-    n_samples, n_features, itemsize, chunk_rows
+def test_blocks_are_whole_chunks_that_are_no_larger_than_allowed_where_chunks_are_not(
+    n_samples, n_features, itemsize, chunk_rows, max_rows
 ):
+    few = min(n_samples, 2_000 * max_rows)
+    blocks = planned_blocks(few, n_features, itemsize, chunk_rows, max_rows=max_rows)
+    assert max(block.n_samples for block in blocks) <= max_rows
+    n_samples = min(n_samples, 10**7)
     blocks = planned_blocks(n_samples, n_features, itemsize, chunk_rows)
-    starts = [block.start for block in blocks]
-    if all(start % chunk_rows == 0 for start in starts):
-        return
-    assert blocks[0].n_samples <= chunk_rows / 2 + 1  # each chunk is cut into several blocks
+    if any(block.start % chunk_rows for block in blocks):
+        assert blocks[0].n_samples <= chunk_rows / 2 + 1  # each chunk is cut into several blocks
+    planned = Sizes(
+        n_samples=n_samples, n_features=n_features, n_targets=1, chunk_rows=chunk_rows, itemsize=itemsize
+    )
+    plan = planning.plan_fit(PlannedFit(planned, 64, Machines()))  # which counts them without a list
+    assert (plan.n_blocks, plan.rows_per_block) == (len(blocks), max(block.n_samples for block in blocks))
 
 
 @given(**sizes)
 def test_inputs_of_a_block_stay_small_where_chunks_allow_it(n_samples, n_features, itemsize, chunk_rows):
-    rows = planned_blocks(n_samples, n_features, itemsize, chunk_rows)[0].n_samples
+    rows = min(n_samples, block_rows(n_samples, n_features, itemsize, chunk_rows))
     row_bytes = n_features * itemsize
     assert rows * row_bytes <= 2 * max(MAX_BLOCK_BYTES, min(chunk_rows, MAX_BLOCK_ROWS) * row_bytes)
 
@@ -94,6 +94,8 @@ def test_appended_rows_move_no_edge_of_former_blocks(n_samples, n_new, chunk_row
 def test_sizes_below_1_are_refused(n_samples, chunk_rows, message):
     with refuses(PlanError, *message):
         planned_blocks(n_samples, 3, 4, chunk_rows)
+    with refuses(PlanError, "rows_per_block", "0"):
+        cut_blocks(100, 10, rows_per_block=0)
 
 
 # -- figures -------------------------------------------------------------------------------------------
@@ -268,17 +270,6 @@ def test_tiles_and_regions_are_counted_as_they_are_listed(n_components):
     assert layout.size == sum(layout.width(row) * layout.width(column) for row, column, _ in layout.tiles())
     for most in (512, 1024, 4096):
         assert layout.count_regions(most) == len(layout.regions(most))
-
-
-@given(**sizes)
-def test_blocks_are_counted_as_they_are_cut(n_samples, n_features, itemsize, chunk_rows):
-    n_samples = min(n_samples, 10**7)
-    planned = Sizes(
-        n_samples=n_samples, n_features=n_features, n_targets=1, chunk_rows=chunk_rows, itemsize=itemsize
-    )
-    blocks = planned_blocks(n_samples, n_features, itemsize, chunk_rows)
-    plan = planning.plan_fit(PlannedFit(planned, 64, Machines()))
-    assert (plan.n_blocks, plan.rows_per_block) == (len(blocks), max(block.n_samples for block in blocks))
 
 
 # -- the machine ---------------------------------------------------------------------------------------

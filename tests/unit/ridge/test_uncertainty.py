@@ -99,8 +99,10 @@ def test_a_model_without_statistics_refuses(tmp_path):
     save_model(ridge().fit(X, y), tmp_path / "model", statistics=False)
     loaded = load_model(tmp_path / "model")
     loaded.predict(X)
-    with refuses(StatisticsError, "statistics=True"):
-        loaded.predict(X, return_std=True)
+    assert not hasattr(loaded, "statistics_")
+    for ask in (lambda: loaded.predict(X, return_std=True), lambda: loaded.partial_fit(X, y)):
+        with refuses(StatisticsError, "statistics=True"):
+            ask()
 
 
 def test_a_dask_collection_is_refused():

@@ -36,15 +36,6 @@ def test_a_first_row_without_weight_does_not_spoil_the_standardisation(problem):
     np.testing.assert_allclose(found.scale, X[1:].std(axis=0), rtol=1e-12)
 
 
-def test_the_median_heuristic_finds_few_rows_with_weight_among_many_without(problem):
-    X, y = problem
-    weight = np.zeros(len(X))
-    weight[::15] = 1.0
-    scale = median_distance(ArrayDataset(X, y, weight))
-    alone = median_distance(ArrayDataset(X[::15], y[::15]))
-    assert scale == alone
-
-
 def test_the_median_heuristic_names_the_row_of_a_nan(problem):
     X, y = problem
     weight = np.ones(len(X))

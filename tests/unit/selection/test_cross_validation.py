@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.linear_model import Ridge
 
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
@@ -29,6 +28,7 @@ from rff_dist.selection.row_folds import cross_validate_rows
 from rff_dist.statistics.accumulate import Accumulation, Accumulations, accumulate_fold_rows
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.specs import FINE_FRACTION_BITS, StatisticsSpec, TileLayout
+from tests.refits import held_out_errors
 from tests.refusals import refuses
 
 ALPHAS = np.geomspace(1e-4, 1e3, 5)
@@ -93,20 +93,6 @@ def fold_statistics(X, y, feature_map, folds, *, weights=None, groups=None, whol
     return (of(0, middle) + of(middle, len(X))).with_whitener(feature_map.whitener)
 
 
-def brute_force(Z, y, fold_of_row, folds, *, alphas=ALPHAS, weights=None, fit_intercept=True):
-    """Refit without each fold and predict it, shape (n_splits, n_alphas, n_targets)."""
-    weights = np.ones(len(Z)) if weights is None else weights
-    table = []
-    for training, validation in folds.splits:
-        train, test = np.isin(fold_of_row, training), fold_of_row == validation
-        for alpha in alphas:
-            ridge = Ridge(alpha=alpha, fit_intercept=fit_intercept, solver="cholesky")
-            ridge.fit(Z[train], y[train], sample_weight=weights[train])
-            errors = np.square(y[test] - ridge.predict(Z[test]).reshape(-1, y.shape[1]))
-            table.append(np.average(errors, axis=0, weights=weights[test]))
-    return np.reshape(table, (len(folds.splits), len(alphas), y.shape[1]))
-
-
 def table_by_rows(Z, y, fold_of_row, folds, *, weights=None, alphas=ALPHAS, **options):
     counted = np.ones(len(Z), bool) if weights is None else weights > 0
     weights = None if weights is None else weights[counted]
@@ -128,7 +114,9 @@ def test_every_cell_is_the_error_of_a_refit_by_scikit_learn(data, folds, fit_int
     fold_of_row = folds.assign(0, len(X), n_samples=len(X), groups=groups)
     for width, feature_map in enumerate(maps):
         Z = feature_map.transform(X)
-        expected = brute_force(Z, y, fold_of_row, folds, weights=weights, fit_intercept=fit_intercept)
+        expected = held_out_errors(
+            Z, y, fold_of_row, folds.splits, ALPHAS, weights=weights, fit_intercept=fit_intercept
+        )
         # scikit-learn's own solvers differ by some 1e-10 at the smallest alpha here
         assert_allclose(table.errors[:, width], expected, rtol=1e-8)
         by_rows = table_by_rows(
@@ -154,7 +142,9 @@ def test_errors_of_fewer_rows_than_components_are_those_of_refits_too(data, fit_
     Z, fold_of_row = wide.transform(X), folds.assign(0, len(X), n_samples=len(X), groups=None)
     options = {"weights": weights, "fit_intercept": fit_intercept}
     table = table_by_rows(Z, y, fold_of_row, folds, **options)
-    assert_allclose(table.errors[:, 0], brute_force(Z, y, fold_of_row, folds, **options), rtol=1e-7)
+    assert_allclose(
+        table.errors[:, 0], held_out_errors(Z, y, fold_of_row, folds.splits, ALPHAS, **options), rtol=1e-7
+    )
     # by default the alphas are those of the sums, up to the rounding of these
     statistics = fold_statistics(X, y, wide, folds, weights=weights)
     alphas = cross_validate(statistics, fit_intercept=fit_intercept).alphas
@@ -168,7 +158,11 @@ def test_a_fold_of_most_of_the_rows_is_held_out_like_any_other():
     fold_of_row = (np.arange(200) % 5 == 0).astype(int)
     folds = PredefinedFolds(2)
     table = cross_validate(fold_statistics(X, y, wide, folds, groups=fold_of_row), alphas=ALPHAS)
-    assert_allclose(table.errors[:, 0], brute_force(wide.transform(X), y, fold_of_row, folds), rtol=1e-8)
+    assert_allclose(
+        table.errors[:, 0],
+        held_out_errors(wide.transform(X), y, fold_of_row, folds.splits, ALPHAS),
+        rtol=1e-8,
+    )
 
 
 def test_no_rows_to_train_on_or_to_hold_out_make_no_table_by_rows():
@@ -195,7 +189,7 @@ def test_widths_of_several_output_tiles_and_other_maps_agree_too(features):
     table = cross_validate(fold_statistics(X, y, wide, folds), alphas=[0.1, 10.0], feature_maps=maps)
     fold_of_row = folds.assign(0, len(X), n_samples=len(X), groups=None)
     for width, feature_map in enumerate(maps):
-        expected = brute_force(feature_map.transform(X), y, fold_of_row, folds, alphas=[0.1, 10.0])
+        expected = held_out_errors(feature_map.transform(X), y, fold_of_row, folds.splits, [0.1, 10.0])
         assert_allclose(table.errors[:, width], expected, rtol=1e-8)
 
 
@@ -209,7 +203,7 @@ def test_directions_of_clipped_eigenvalues_count_at_every_alpha_above_the_floor(
         folds = HashFolds(3)
         table = cross_validate(fold_statistics(X, y, feature_map, folds), alphas=ALPHAS)
         fold_of_row = folds.assign(0, len(X), n_samples=len(X), groups=None)
-        expected = brute_force(feature_map.transform(X), y, fold_of_row, folds)
+        expected = held_out_errors(feature_map.transform(X), y, fold_of_row, folds.splits, ALPHAS)
         assert_allclose(table.errors[:, 0], expected, rtol=1e-8)
 
 
@@ -313,23 +307,19 @@ def hand_made(scores, *, weights=None, n_components=(16, 32, 64), folds=None):
     )
 
 
-def test_each_row_counts_once_in_mean_and_standard_error():
-    rng = np.random.default_rng(0)
-    errors, weights = rng.uniform(1, 2, (4, 2, 3)), np.array([3.0, 1.0, 5.5, 2.0])
-    table = hand_made(errors, weights=weights)
-    mean = np.average(errors, axis=0, weights=weights)
-    variance = np.average((errors - mean) ** 2, axis=0, weights=weights) / 3
-    assert_allclose(table.mean[..., 0], mean, rtol=1e-14)
-    assert_allclose(table.standard_error[..., 0], np.sqrt(variance), rtol=1e-14)
-
-
-def test_scores_weigh_targets_by_their_variances():
+def test_each_row_counts_once_and_scores_weigh_targets_by_their_variances():
     X, y, feature_map, folds = problem()
     table = cross_validate(fold_statistics(X, y, feature_map, folds), alphas=ALPHAS)
+    table = replace(table, weights=np.array([3.0, 1.0, 5.5, 2.0]))
     per_split = (table.errors / y.var(axis=0)).mean(axis=-1)
-    assert_allclose(table.scores, np.average(per_split, axis=0, weights=table.weights), rtol=1e-10)
-    spread = np.average((per_split - table.scores) ** 2, axis=0, weights=table.weights) / 3
-    assert_allclose(table.score_standard_errors, np.sqrt(spread), rtol=1e-10)
+    for values, mean, error in (
+        (table.errors, table.mean, table.standard_error),
+        (per_split, table.scores, table.score_standard_errors),
+    ):
+        expected = np.average(values, axis=0, weights=table.weights)
+        spread = np.average((values - expected) ** 2, axis=0, weights=table.weights) / 3
+        assert_allclose(mean, expected, rtol=1e-10)
+        assert_allclose(error, np.sqrt(spread), rtol=1e-10)
     assert table.best.score == table.scores.min()
 
 

@@ -64,26 +64,24 @@ def refits(Z, Y, weights, *, fit_intercept, alphas=ALPHAS):
     return np.stack([np.average(values, axis=0, weights=weights) for values in squared])
 
 
-def refits_of_rows(Z, Y, weights, *, fit_intercept, alphas=ALPHAS, rows=slice(None)):
+def refits_of_rows(Z, Y, weights, *, fit_intercept, alphas=ALPHAS):
     """Return the squared error of each row by a fit of the others, shape (n_alphas, n_rows, n_targets)."""
-    numbers = np.arange(len(Z))[rows]
-    squared = np.zeros((len(alphas), len(numbers), Y.shape[1]))
-    for place, i in enumerate(numbers):
+    squared = np.zeros((len(alphas), *Y.shape))
+    weights = np.ones(len(Z)) if weights is None else weights
+    ridge = Ridge(np.repeat(alphas, Y.shape[1]), fit_intercept=fit_intercept, solver="svd")
+    for i in range(len(Z)):
         others = np.arange(len(Z)) != i
-        for a, alpha in enumerate(alphas):
-            fitted = Ridge(alpha=alpha, fit_intercept=fit_intercept, solver="cholesky").fit(
-                Z[others], Y[others], sample_weight=None if weights is None else weights[others]
-            )
-            squared[a, place] = (Y[i] - fitted.predict(Z[i : i + 1])[0]) ** 2
+        fitted = ridge.fit(Z[others], np.tile(Y[others], len(alphas)), sample_weight=weights[others])
+        squared[:, i] = (Y[i] - fitted.predict(Z[i : i + 1]).reshape(len(alphas), -1)) ** 2
     return squared
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("weights", [None, "precisions", "some zero"])
-@pytest.mark.parametrize("kind", ["fourier", "nystrom"])
-def test_errors_are_those_of_refits_without_each_row(kind, weights, fit_intercept):
+@pytest.mark.parametrize(("kind", "n_components"), [("fourier", 40), ("fourier", 100), ("nystrom", 40)])
+def test_errors_are_those_of_refits_without_each_row(kind, n_components, weights, fit_intercept):
     dataset = problem(weights=weights)
-    feature_map = features_of(dataset, kind)
+    feature_map = features_of(dataset, kind, n_components)
     found = leave_one_out(dataset, feature_map, fit_intercept=fit_intercept)
     expected = refits(
         feature_map.transform(dataset.X), dataset.y, dataset.sample_weight, fit_intercept=fit_intercept
@@ -120,13 +118,6 @@ def test_of_repeated_rows_one_copy_is_left_out():
     Z = feature_map.transform(dataset.X)
     by_rows = leave_out_each(Z, dataset.y, dataset.sample_weight, np.array(ALPHAS), repeated=True)
     assert_allclose(np.average(by_rows, axis=2, weights=times), expected, rtol=1e-8)
-
-
-def test_more_components_than_rows_have_errors_too():
-    dataset = problem(30)
-    feature_map = features_of(dataset, "fourier", 100)
-    expected = refits(feature_map.transform(dataset.X), dataset.y, None, fit_intercept=True)
-    assert_allclose(leave_one_out(dataset, feature_map).mean_squared_error, expected, rtol=1e-8)
 
 
 def test_a_row_that_alone_says_what_it_is_makes_the_error_infinite():

@@ -92,24 +92,19 @@ class TestCuttingBlocks:
         assert all(block.n_samples > 0 for block in blocks)
         assert all(block.n_samples <= max(chunk_rows, 1.5 * rows_per_block) for block in blocks)
 
-    @pytest.mark.parametrize(("chunk_rows", "rows_per_block"), [(0, 10), (10, 0), (-1, 5)])
-    def test_empty_chunks_or_blocks_are_refused(self, chunk_rows, rows_per_block):
-        with refuses(PlanError, "1"):
-            cut_blocks(100, chunk_rows, rows_per_block=rows_per_block)
-
 
 class TestSameBits:
     @pytest.mark.parametrize("weights", [False, True], ids=["plain", "weighted"])
     @pytest.mark.parametrize(("n_components", "map_name"), [(12, "pairs"), (1_030, "pairs"), (701, "phases")])
-    def test_statistics_do_not_depend_on_threads(self, n_components, map_name, weights):
+    def test_statistics_do_not_depend_on_threads(self, n_components, map_name, weights, small_tiles):
         state = accumulation(n_components, map_name=map_name)
-        rows = random_rows(4_096 + 900, weights=weights)  # two real tiles, the second one short
+        rows = random_rows(7 * TILE + 7, weights=weights)
         results = []
-        for n_threads in (1, 2, 3):
+        for n_threads in (1, 2, 3, 3):
             with using_threads(n_threads):
                 results.append(accumulate_rows(rows, state))
-        assert results[0] == results[1] == results[2]
-        assert results[0].digest() == results[1].digest() == results[2].digest()
+        assert all(found == results[0] for found in results)
+        assert len({found.digest() for found in results}) == 1
 
     def test_sums_on_a_grid_are_rounded_to_the_nearest_multiple(self):
         rows, state = random_rows(100), accumulation(fraction_bits=10)
@@ -121,10 +116,10 @@ class TestSameBits:
     @pytest.mark.usefixtures("exact_bytes")
     @pytest.mark.parametrize(("n_components", "map_name"), [(12, "pairs"), (1_030, "pairs"), (701, "phases")])
     def test_fixed_point_statistics_do_not_depend_on_the_way_of_multiplying(
-        self, n_components, map_name, monkeypatch
+        self, n_components, map_name, monkeypatch, small_tiles
     ):
         state = fixed_point_accumulation(n_components, map_name)
-        rows = random_rows(4_096 + 900)
+        rows = random_rows(5 * TILE + 7)
         found = []
         for products in (Float64Products(), Float64Products(region=512), ByteProducts()):
             monkeypatch.setattr("rff_dist.products.choice.products_for", lambda *_, way=products: way)
@@ -139,14 +134,6 @@ class TestSameBits:
         scales = state.feature_map.scales[0][1] * 2.0**-14
         # float64 rounds when it scales
         np.testing.assert_allclose(found[0].ZtZ(), scales**2 * (whole @ whole.T), rtol=1e-14)
-
-    def test_statistics_do_not_depend_on_threads_over_many_tiles(self, small_tiles):
-        state, rows = accumulation(514), random_rows(20 * TILE + 7, weights=True)
-        with using_threads(1):
-            one = accumulate_rows(rows, state)
-        for _ in range(5):
-            with using_threads(3):
-                assert accumulate_rows(rows, state) == one
 
     @given(
         n_samples=st.integers(1, 6 * TILE),

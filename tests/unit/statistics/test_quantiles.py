@@ -17,8 +17,6 @@ from sklearn.preprocessing import QuantileTransformer
 from rff_dist import RFFRidge, SerialEngine, load_model, save_model
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.features.fourier import FourierFeatureMap
-from rff_dist.features.maps import Standardizer
 from rff_dist.statistics import inspection
 from rff_dist.statistics.inspection import N_CELLS, RowSample, rank_map, sample_columns
 from tests.plain import plain_classifier, plain_ridge
@@ -166,17 +164,3 @@ def test_a_fit_of_heavy_tails_reports_its_columns_and_is_stored(tmp_path):
     classifier = plain_classifier(n_components=64, random_state=0).fit(X, y > 0)
     assert classifier.ranked_columns_ == (0, 3)
     assert classifier.score(X, y > 0) > 0.9
-
-
-def test_the_digest_tells_knots_apart():
-    frequencies, standardizer = np.ones((4, 2), np.float32), standardizer_of(tailed(1_000), "rank")
-    digests = {
-        FourierFeatureMap(frequencies, None, one).digest()
-        for one in (
-            standardizer,
-            Standardizer(standardizer.mean, standardizer.scale),
-            Standardizer(standardizer.mean, standardizer.scale, standardizer.ranks[:1]),
-            standardizer_of(tailed(1_001), "rank"),
-        )
-    }
-    assert len(digests) == 4

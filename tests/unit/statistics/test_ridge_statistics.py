@@ -75,23 +75,6 @@ class TestAgainstFloat64:
 
 class TestLaws:
     @given(
-        parts=st.lists(row_sets(n_features=N_FEATURES, n_targets=2, weighted=True), min_size=1, max_size=6),
-        n_components=st.integers(1, 20).map(lambda half: 2 * half),
-        random=st.randoms(use_true_random=False),
-    )
-    def test_order_and_grouping_leave_no_trace(self, parts, n_components, random):
-        state = accumulation(feature_map(n_components))
-        partials = [accumulate_rows(rows, state) for rows in parts]
-        total = functools.reduce(add, partials)
-        shuffled = list(partials)
-        random.shuffle(shuffled)
-        while len(shuffled) > 1:  # add neighbours in a random tree
-            i = random.randrange(len(shuffled) - 1)
-            shuffled[i : i + 2] = [shuffled[i] + shuffled[i + 1]]
-        assert shuffled[0] == total
-        assert shuffled[0].digest() == total.digest()
-
-    @given(
         row_sets(n_features=N_FEATURES, n_targets=2, weighted=True),
         row_sets(n_features=N_FEATURES, n_targets=2, weighted=True),
     )
@@ -102,12 +85,6 @@ class TestLaws:
         assert ((s + t) - t).digest() == s.digest()
         assert s - s == RidgeStatistics.empty(state.spec)
         assert s + RidgeStatistics.empty(state.spec) == s
-
-    def test_the_laws_hold_over_several_output_tiles(self):
-        state = accumulation(feature_map(SEVERAL_TILES))
-        s, t, u = (accumulate_rows(random_rows(30, seed=seed), state) for seed in range(3))
-        assert (s + t) + u == u + (t + s)
-        assert (s + t) - t == s
 
     def test_operands_are_left_as_they_were(self):
         state = accumulation(feature_map())
@@ -142,17 +119,9 @@ class TestTwoLimbs:
         assert (total.high is None) == (len(terms) == 1)
         if total.high is not None:
             assert ((total.low >= 0) & (total.low < 2**62)).all()
-
-    @given(st.lists(GRAMS, min_size=2, max_size=9), st.randoms(use_true_random=False))
-    def test_forgetting_below_the_limit_returns_to_one_limb(self, grams, random):
-        first, *others = [by_hand(gram, LIMB_ROWS) for gram in grams]
-        total = functools.reduce(add, others, first)
-        random.shuffle(others)
-        for term in others:
+        for term in terms[1:]:
             total -= term
-        assert total == first
-        assert total.high is None
-        assert total.digest() == first.digest()
+        assert (total, total.high, total.digest()) == (terms[0], None, terms[0].digest())
 
     @given(grams(LIMB_ROWS), grams(1), grams(LIMB_ROWS - 1))
     def test_any_route_across_the_limit_gives_the_same_form(self, a, b, c):
