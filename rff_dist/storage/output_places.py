@@ -302,8 +302,17 @@ class Place:
         """Remove what was written; what was at `location` before, or another writer put there, stays."""
         if self.is_first:
             _remove(self.location, "")
-        else:
+        elif not self.location.is_remote or not self._may_be_published():
             discard(self.staged)
+
+    def _may_be_published(self) -> bool:
+        """Say whether readers in an object store may be led here: the answer to a publication may be lost."""
+        store = locations.open_store(self.location, read_only=True)
+        try:
+            found = documents.read_tagged(store, self.file, where=self.location)
+        except StorageError:
+            return True
+        return found is not None and documents.generations_of(self.file, found.content)[0] == self.generation
 
 
 def _remove(location: locations.Location, name: str) -> None:
@@ -457,7 +466,11 @@ class _Watch:
 
     def note(self, file: str) -> None:
         """Take the run's own publication for what was there."""
-        self._before[file] = self._tag(file)
+        try:
+            self._before[file] = self._tag(file)
+        except StorageError as error:  # it is published all the same
+            logger.warning("%s was published, and cannot be watched any more: %s", self._location, error)
+            del self._before[file]
 
     def _tag(self, file: str) -> documents.Tagged | None:
         place = self._location

@@ -6,7 +6,7 @@ from rff_dist.errors import StorageError
 from tests.faults.works import WORKS, moments
 from tests.s3_server import S3Server
 
-FAST = {"predictions", "rows appended"}
+FAST = {"predictions", "rows appended", "model overwritten"}
 EVERY = [
     pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
     for name, work in WORKS.items()
