@@ -78,7 +78,6 @@ def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> Weig
             f"sample weights go from {moments.smallest_weight:.3g} to {moments.largest_weight:.3g}: the sums "
             f"hold fewer than three digits of weights below {resolved:.3g}. Give weight 0 to rows that "
             "should not count, and bring the other weights nearer to each other",
-            UserWarning,
             stacklevel=4,
         )
     return WeightGrid(exponent, sample_weight_kind == "frequency")
@@ -269,7 +268,9 @@ def _joined(
                 "again on data that do not change"
             )
         if whole is not None and part is not None:
-            _fill(whole, part)
+            for into, limb in ((whole.low, part.low), (whole.high, part.high)):
+                if into is not None and limb is not None:
+                    part.spec.layout.copy(limb, whole.spec.layout, into)
     return wholes
 
 
@@ -279,13 +280,3 @@ def _with_all_tiles(part: fold_statistics.FoldSum) -> fold_statistics.FoldSum:
     spec = replace(part.spec, part=specs.WHOLE)
     low = np.zeros(spec.layout.size, np.int64)
     return replace(part, spec=spec, low=low, high=None if part.high is None else low.copy())
-
-
-def _fill(whole: ridge_statistics.RidgeStatistics, part: ridge_statistics.RidgeStatistics) -> None:
-    places = {(row, column): offset for row, column, offset in whole.spec.layout.tiles()}
-    layout = part.spec.layout
-    for row, column, offset in layout.tiles():
-        for into, limb in ((whole.low, part.low), (whole.high, part.high)):
-            if into is not None and limb is not None:
-                place = places[row, column]
-                layout.view(into, row, column, place)[:] = layout.view(limb, row, column, offset)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rff_dist.errors import StatisticsError
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.products import protocol
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from rff_dist.statistics import ridge_statistics
@@ -116,6 +116,15 @@ class TileLayout:
         """Return one tile of a flat buffer as a matrix."""
         height, width = self.width(row), self.width(column)
         return buffer[offset : offset + height * width].reshape(height, width)
+
+    def copy(self, buffer: IntArray, target: TileLayout, out: IntArray) -> IntArray:
+        """Copy tiles, as far as `target` has them, to `out`, a flat buffer that is laid out by it."""
+        offsets = {(row, column): offset for row, column, offset in self.tiles()}
+        for row, column, offset in target.tiles():
+            if (row, column) in offsets:
+                tile = target.view(out, row, column, offset)
+                tile[:] = self.view(buffer, row, column, offsets[row, column])[: len(tile), : tile.shape[1]]
+        return out
 
 
 @lru_cache(maxsize=16)
