@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.checks import check_count, check_name, check_positive
+from rff_dist.checks import check_count, check_name, check_positive, check_share
 from rff_dist.data import blocks, memory
 from rff_dist.data.samples import sample_inputs
 from rff_dist.errors import DataError, InvalidParameterError
@@ -85,13 +85,9 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        n_samples, n_repeats = (check_count(getattr(self, name), name) for name in ("n_samples", "n_repeats"))
-        if n_samples < 2 or n_repeats < 2:
-            raise InvalidParameterError(
-                f"`n_samples` is {n_samples} and `n_repeats` is {n_repeats}; expected at least 2 of each"
-            )
-        if not 0 < check_positive(self.confidence, "confidence") < 1:
-            raise InvalidParameterError(f"`confidence` is {self.confidence!r}; expected a number below 1")
+        check_count(self.n_samples, "n_samples", least=2)
+        check_count(self.n_repeats, "n_repeats", least=2)
+        check_share(self.confidence, "confidence")
 
 
 def approximation_error(

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from rff_dist.checks import check_count, check_positive, find_by_name
+from rff_dist.checks import check_count, check_share, find_by_name
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.features import maps
 from rff_dist.frequencies.uniforms import counter_uniforms, pick
@@ -62,8 +62,7 @@ class Nystrom:
 
     def __post_init__(self) -> None:
         find_by_name(RULES, self.centres, "centres")
-        if not check_positive(self.jitter, "jitter") < 1:
-            raise InvalidParameterError(f"`jitter` is {self.jitter!r}; expected a number between 0 and 1")
+        check_share(self.jitter, "jitter")
         if self.sample_rows is not None:
             check_count(self.sample_rows, "sample_rows")
 
