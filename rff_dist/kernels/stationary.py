@@ -441,7 +441,7 @@ def _uniform_quantile(uniforms: FloatArray) -> FloatArray:
 # -- kernels given by the distribution of their frequencies, by Bochner's theorem ---------------------------
 
 
-@dataclass(frozen=True, init=False, repr=False, eq=False)
+@dataclass(frozen=True, init=False, repr=False)
 class SpectralKernel(Stationary):
     """k(Δ) = E cos(ω'Δ/ℓ) for frequencies ω of any distribution: every shift-invariant kernel with k(0) = 1.
 
@@ -480,7 +480,7 @@ class SpectralKernel(Stationary):
     True
     """
 
-    distribution: Any = None
+    distribution: Any = field(default=None, compare=False)  # as `_law` it is compared
     _law: characteristic.Law | Mixture = field(init=False)
 
     name = "spectral"
@@ -561,14 +561,6 @@ class SpectralKernel(Stationary):
     def __repr__(self) -> str:
         made_by = ".mixture" if isinstance(self._law, Mixture) else ""
         return f"SpectralKernel{made_by}({self._law}, length_scale={self.length_scale!r})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SpectralKernel):
-            return NotImplemented
-        return (self._law, self.length_scale) == (other._law, other.length_scale)
-
-    def __hash__(self) -> int:
-        return hash((self._law, self.length_scale))
 
 
 def _law_of(distribution: Any) -> characteristic.Law | Mixture:
