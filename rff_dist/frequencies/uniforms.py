@@ -36,8 +36,13 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
 
 def row_uniforms(seed: int, stream: int, start: int, stop: int) -> FloatArray:
     """Return a uniform number in (0, 1) for each row; it depends on (seed, stream, row) alone."""
+    return _uniforms(row_words(seed, stream, start, stop))
+
+
+def row_words(seed: int, stream: int, start: int, stop: int) -> BitArray:
+    """Return 64 random bits for each row; they depend on (seed, stream, row) alone."""
     step, skipped = divmod(start, WORDS)
-    return _uniforms(philox(seed, stream, step).random_raw(stop - start + skipped)[skipped:])
+    return np.asarray(philox(seed, stream, step).random_raw(stop - start + skipped)[skipped:])
 
 
 def _uniforms(words: BitArray) -> FloatArray:
