@@ -120,15 +120,13 @@ def make_solution(
     """Complete a solution from its coefficients and the residual as computed, which may be negative."""
     total = summary.total_sum_of_squares
     # c − 2w'B + w'Aw cancels where the fit is close, and may come out below 0; the bound says by how much
-    residual = np.maximum(rss, 0.0)
+    residual, norms = np.maximum(rss, 0.0), np.square(coefficients).sum(axis=0)
     return RidgeSolution(
         coefficients=coefficients,
         intercept=summary.target_means - summary.feature_means @ coefficients,
         alpha=alpha,
         residual_sum_of_squares=residual,
-        rss_error_bound=rss_error_bound(
-            np.square(coefficients).sum(axis=0), total, n_components=len(coefficients), floor=floor
-        ),
+        rss_error_bound=rss_error_bound(norms, total, n_components=len(coefficients), floor=floor),
         unexplained=np.divide(residual, total, out=np.zeros_like(residual), where=total > 0.0),
         effective_rank=effective_rank,
         floor=floor,
@@ -252,12 +250,11 @@ class NormalEquations(EquationFacts):
             np.subtract(self.gram[rows], part.gram[rows], out=gram[rows])
             if self.fit_intercept:
                 gram[rows] -= np.outer(between * features[rows], features)
+        squares = self.total_sum_of_squares - part.total_sum_of_squares - between * targets**2
         return NormalEquations(
             gram=gram,
             moments=self.moments - part.moments - between * np.outer(features, targets),
-            total_sum_of_squares=np.maximum(
-                self.total_sum_of_squares - part.total_sum_of_squares - between * targets**2, 0.0
-            ),
+            total_sum_of_squares=np.maximum(squares, 0.0),
             feature_means=part.feature_means - features,
             target_means=part.target_means - targets,
             n_samples=self.n_samples - part.n_samples,

@@ -70,10 +70,7 @@ class Tridiagonal:
                     self.diagonal, self.off_diagonal[: n - 1], lapack_driver="sterf", check_finite=False
                 )
         except np.linalg.LinAlgError as error:
-            raise SolveError(
-                f"the eigenvalues of a matrix of {n} columns do not converge ({error}); give "
-                "one alpha, which needs none, and report this"
-            ) from error
+            raise eigen.not_converged(self.diagonal, error) from error
         return values
 
     def solve_path(self, columns: FloatArray, alphas: FloatArray) -> FloatArray:

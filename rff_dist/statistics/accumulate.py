@@ -165,12 +165,8 @@ def _accumulate(
     layout, n_components = spec.layout, spec.n_components
     starts = (0, *ends[:-1])
     sizes = np.subtract(ends, starts).tolist()
-    begun = [
-        ridge_statistics.with_room(
-            ridge_statistics.RidgeStatistics.empty(spec) if total is None else total, size
-        )
-        for total, size in zip(totals, sizes, strict=True)
-    ]
+    known = [ridge_statistics.RidgeStatistics.empty(spec) if total is None else total for total in totals]
+    begun = list(map(ridge_statistics.with_room, known, sizes))
     # views: products are added to the totals in place, which have room for this block's carries by now
     sums = [total.low for total in begun]
     cross, targets = [total.cross for total in begun], [total.targets for total in begun]
