@@ -200,10 +200,8 @@ def _check_widths(feature_map: maps.FeatureMap, n_components: Sequence[int]) -> 
             "the components of the feature map"
         )
     if widths != [feature_map.n_components] and not _nested(feature_map) and feature_map.spec is None:
-        raise InvalidParameterError(
-            "this feature map has no spec from which fewer components could be drawn; measure it only at its "
-            f"own {feature_map.n_components}"
-        )
+        problem = "this feature map has no spec from which fewer components could be drawn"
+        raise InvalidParameterError(f"{problem}; measure it only at its own {feature_map.n_components}")
     return widths
 
 
@@ -218,10 +216,8 @@ def _samples(X: ArrayLike | blocks.Dataset, sampling: Sampling) -> NDArray[Any]:
     rows = sample_inputs(dataset, seed, n_rows=sampling.n_samples * n_repeats)
     size = min(sampling.n_samples, len(rows) // n_repeats)
     if size < 2:
-        raise DataError(
-            f"the data have {len(rows)} rows for {n_repeats} disjoint samples; expected at least 2 rows for "
-            "each. Lower `n_repeats` or give more rows"
-        )
+        problem = f"the data have {len(rows)} rows for {n_repeats} disjoint samples"
+        raise DataError(f"{problem}; expected at least 2 rows for each. Lower `n_repeats` or give more rows")
     # rows come in the data's order
     order = np.random.Generator(uniforms.philox(seed, 1)).permutation(len(rows))
     return rows[order[: size * n_repeats]].reshape(n_repeats, size, -1)

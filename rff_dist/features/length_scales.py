@@ -142,10 +142,8 @@ def check_tunable(kernel: base.Kernel) -> stationary.Stationary:
     Raises InvalidParameterError if it is a sum or product, or has no length scale.
     """
     if not isinstance(kernel, stationary.Stationary):
-        raise InvalidParameterError(
-            f"the evidence tunes kernels of one length scale, such as Gaussian or Matern, not {kernel}; "
-            "give its length scales yourself"
-        )
+        problem = f"the evidence tunes kernels of one length scale, such as Gaussian or Matern, not {kernel}"
+        raise InvalidParameterError(f"{problem}; give its length scales yourself")
     return kernel
 
 

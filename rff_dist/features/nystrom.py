@@ -217,9 +217,8 @@ def draw_nystrom(
     centres = np.ascontiguousarray(points[chosen])
     mean = float(kernel.diagonal(centres.astype(np.float64)).mean())
     if not 0 < mean < np.inf:
-        raise InvalidParameterError(
-            f"k(x, x) of {kernel} is {mean:g} on average over the centres; expected a number above 0"
-        )
+        problem = f"k(x, x) of {kernel} is {mean:g} on average over the centres"
+        raise InvalidParameterError(f"{problem}; expected a number above 0")
     share = nystrom.jitter
     while share < 1:
         feature_map = NystromFeatureMap(kernel, centres, share * mean, standardizer)

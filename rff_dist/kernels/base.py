@@ -55,9 +55,8 @@ class Kernel(ABC):
         left = np.atleast_2d(np.asarray(X, np.float64))
         right = left if Y is None else np.atleast_2d(np.asarray(Y, np.float64))
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
-            raise DataError(
-                f"X has shape {left.shape} and Y {right.shape}; expected the same number of columns"
-            )
+            problem = f"X has shape {left.shape} and Y {right.shape}"
+            raise DataError(f"{problem}; expected the same number of columns")
         return self.gram(left, right)
 
     @abstractmethod
@@ -417,9 +416,8 @@ class OnColumns(Kernel):
         _check_kernels((self.kernel,))
         columns = np.atleast_1d(np.asarray(self.columns))
         if columns.dtype.kind not in "iu" or columns.ndim != 1 or not len(columns) or (columns < 0).any():
-            raise InvalidParameterError(
-                f"`columns` is {self.columns!r}; expected at least one whole number, counted from 0"
-            )
+            problem = f"`columns` is {self.columns!r}"
+            raise InvalidParameterError(f"{problem}; expected at least one whole number, counted from 0")
         if len(set(columns.tolist())) < len(columns):
             raise InvalidParameterError(f"`columns` is {self.columns!r}; expected each column once")
         self.kernel.check_columns(len(columns))

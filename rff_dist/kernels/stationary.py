@@ -29,9 +29,8 @@ def as_length_scale(value: float | Sequence[float] | np.ndarray) -> base.LengthS
     if np.ndim(value) == 0:
         return check_positive(value.item() if isinstance(value, np.ndarray) else value, "length_scale")
     if np.ndim(value) != 1 or len(value) == 0:  # type: ignore[arg-type]
-        raise InvalidParameterError(
-            f"`length_scale` has shape {np.shape(value)}; expected one number, or one per input column"
-        )
+        problem = f"`length_scale` has shape {np.shape(value)}"
+        raise InvalidParameterError(f"{problem}; expected one number, or one per input column")
     return tuple(check_positive(v, "length_scale") for v in value)  # type: ignore[union-attr]
 
 
@@ -80,10 +79,8 @@ class Stationary(base.ShiftInvariant):
         """
         scales = np.asarray(1.0 if self.length_scale is None else self.length_scale, np.float64)
         if scales.ndim and len(scales) != n_features:
-            raise InvalidParameterError(
-                f"`length_scale` has {len(scales)} entries but the data have {n_features} columns; "
-                "give one number, or one per column"
-            )
+            problem = f"`length_scale` has {len(scales)} entries but the data have {n_features} columns"
+            raise InvalidParameterError(f"{problem}; give one number, or one per column")
         return np.broadcast_to(scales, n_features)
 
     def check_columns(self, n_features: int) -> None:

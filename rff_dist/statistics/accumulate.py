@@ -279,10 +279,8 @@ def _check_layout(rows: blocks.Rows, state: Accumulation) -> None:
             f"{n_components}; draw up the spec from this feature map"
         )
     if rows.y is not None and rows.y.shape != (block.n_samples, spec.n_targets):
-        raise DataError(
-            f"y has shape {rows.y.shape} in rows {block.start:_}:{block.stop:_}; "
-            f"expected ({block.n_samples}, {spec.n_targets})"
-        )
+        problem = f"y has shape {rows.y.shape} in rows {block.start:_}:{block.stop:_}"
+        raise DataError(f"{problem}; expected ({block.n_samples}, {spec.n_targets})")
 
 
 def _add(product: FloatArray, total: IntArray, shift: int, *, exact: bool) -> None:

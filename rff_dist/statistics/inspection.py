@@ -110,10 +110,8 @@ def inspect(dataset: Dataset, *, engine: protocol.Engine) -> Moments:
     lost = (moments.squares.value() == 0) & (moments.sums.value() != 0)
     if lost.any():
         name = name_column(int(np.argmax(lost)), dataset.n_features)
-        raise DataError(
-            f"Input {name} varies so little that squares of its differences are 0 in float64; multiply it by "
-            "a large number"
-        )
+        problem = f"Input {name} varies so little that squares of its differences are 0 in float64"
+        raise DataError(f"{problem}; multiply it by a large number")
     return moments
 
 

@@ -263,10 +263,8 @@ def _joined(
         # each pass makes these sums too; that they agree shows that all passes read the same rows
         counted, again = (s and (s.n_samples, s.n_observations, s.cross, s.targets) for s in (whole, part))
         if counted != again:
-            raise StatisticsError(
-                "two passes over the same rows found different sums: the data changed between them; run it "
-                "again on data that do not change"
-            )
+            problem = "two passes over the same rows found different sums: the data changed between them"
+            raise StatisticsError(f"{problem}; run it again on data that do not change")
         if whole is not None and part is not None:
             for into, limb in ((whole.low, part.low), (whole.high, part.high)):
                 if into is not None and limb is not None:
