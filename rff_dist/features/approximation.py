@@ -174,20 +174,13 @@ def error_curve(
     # Student's t: samples share no row, so their errors count as independent
     spread = scipy.special.stdtrit(n_repeats - 1, (1 + sampling.confidence) / 2) / math.sqrt(n_repeats)
     half_width = spread * measured.std(axis=0, ddof=1)
+    counts: Any = {"n_samples": len(samples[0]), "n_repeats": n_repeats}
     errors = []
     for D, values, half in zip(widths, centre.tolist(), half_width.tolist(), strict=True):
-        pairs = zip(values[:-1], half[:-1], strict=True)
-        estimates = [Estimate(value, max(0.0, value - h), value + h) for value, h in pairs]
-        errors.append(
-            ApproximationError(
-                **dict(zip(MEASURES, estimates, strict=True)),
-                gram_norm=values[-1],
-                n_components=D,
-                n_samples=len(samples[0]),
-                n_repeats=n_repeats,
-                confidence=float(sampling.confidence),
-            )
-        )
+        found = zip(MEASURES, values[:-1], half[:-1], strict=True)
+        estimates: Any = {name: Estimate(value, max(0.0, value - h), value + h) for name, value, h in found}
+        facts = {"gram_norm": values[-1], "n_components": D, "confidence": float(sampling.confidence)}
+        errors.append(ApproximationError(**estimates, **facts, **counts))
     return errors
 
 

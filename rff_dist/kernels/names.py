@@ -81,13 +81,14 @@ def find_kernel(kernel: str | base.Kernel) -> base.Kernel:
     >>> find_kernel("0.5 + 2 * matern:nu=2.5")
     0.5 + 2.0 * Matern(nu=2.5)
     """
-    if isinstance(kernel, base.Kernel):
-        return kernel
-    if not isinstance(kernel, str):
-        return find_by_name(KERNELS, kernel, "kernel")()  # raises, with the names that are known
-    total = reduce(operator.add, [_product(part, kernel) for part in _PLUS.split(kernel)])
-    if isinstance(total, stationary.Stationary) and "length_scale" in kernel:
-        problem = f"`kernel` is {kernel!r}, which is one kernel with a length scale"
+    text: object = kernel
+    if isinstance(text, base.Kernel):
+        return text
+    if not isinstance(text, str):
+        return find_by_name(KERNELS, text, "kernel")()  # raises, with the names that are known
+    total = reduce(operator.add, [_product(part, text) for part in _PLUS.split(text)])
+    if isinstance(total, stationary.Stationary) and "length_scale" in text:
+        problem = f"`kernel` is {text!r}, which is one kernel with a length scale"
         raise InvalidParameterError(f"{problem}; give that as `length_scale`")
     return total
 

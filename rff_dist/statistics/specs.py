@@ -60,11 +60,6 @@ class TileLayout:
     n_components: int
     part: Part = WHOLE
 
-    @property
-    def edges(self) -> range:
-        """First component of each strip of `OUTPUT_TILE` components."""
-        return range(0, self.n_components, OUTPUT_TILE)
-
     def width(self, start: int) -> int:
         """Return the number of components of the strip that begins at `start`."""
         return min(OUTPUT_TILE, self.n_components - start)
@@ -137,7 +132,7 @@ def _tiles(n_components: int, part: Part) -> list[tuple[int, int, int]]:
 
 
 def _places(layout: TileLayout) -> list[tuple[int, int]]:
-    return [(row, column) for row in layout.edges for column in layout.edges if row <= column]
+    return list(itertools.combinations_with_replacement(range(0, layout.n_components, OUTPUT_TILE), 2))
 
 
 def _places_of_part(layout: TileLayout, part: Part) -> list[tuple[int, int]]:
