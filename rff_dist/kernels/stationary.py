@@ -93,11 +93,9 @@ class Stationary(base.ShiftInvariant):
     def isotropic(self) -> bool:
         return isinstance(self.spectral_measure(), designs.GaussianMixture)
 
-    def draw(
-        self, design: designs.Design, n_features: int, n_frequencies: int, seed: int, *, first: int
-    ) -> FloatArray:
-        unit = design.draw(self.spectral_measure(), n_features, n_frequencies, seed, first=first)
-        return unit / self.length_scales(n_features)[:, np.newaxis]
+    def draw(self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int) -> FloatArray:
+        unit = design.draw(self.spectral_measure(), *shape, seed, first=first)
+        return unit / self.length_scales(shape[0])[:, np.newaxis]
 
     def with_length_scale(self, length_scale: float | Sequence[float] | np.ndarray | None) -> Self:
         """Return the same kernel with another length scale; None leaves it to the data."""

@@ -65,8 +65,8 @@ class Accumulations:
 
 
 def accumulate_fold_rows(
-    rows: blocks.Rows, state: Accumulations, totals: tuple[fold_statistics.FoldSums, ...] | None = None
-) -> tuple[fold_statistics.FoldSums, ...]:
+    rows: blocks.Rows, state: Accumulations, totals: fold_statistics.MapSums | None = None
+) -> fold_statistics.MapSums:
     """Return, for each feature map, the exact statistics of each fold of a block; adds to `totals` in place.
 
     Takes O(n_samples · n_components²) time, as without folds, but one set of sums in memory for each fold.
@@ -87,9 +87,7 @@ def accumulate_fold_rows(
     return tuple(sums)
 
 
-def add_fold_rows(
-    left: tuple[fold_statistics.FoldSums, ...], right: tuple[fold_statistics.FoldSums, ...]
-) -> tuple[fold_statistics.FoldSums, ...]:
+def add_fold_rows(left: fold_statistics.MapSums, right: fold_statistics.MapSums) -> fold_statistics.MapSums:
     """Add the sums of two sets of rows: the `combine` of `accumulate_fold_rows`."""
     return tuple(tuple(map(fold_statistics.plus, *both)) for both in zip(left, right, strict=True))
 

@@ -21,6 +21,7 @@ from rff_dist.statistics import ridge_statistics, specs
 
 type FoldSum = ridge_statistics.RidgeStatistics | None  # None for a fold without rows
 type FoldSums = tuple[FoldSum, ...]
+type MapSums = tuple[FoldSums, ...]  # of several feature maps
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ def accumulate_shared(
     most = min(spec.limb_rows for spec in specs_of)  # a block's sums must fit in one limb
     n_folds = 1 if folds is None else folds.n_folds
     parts = inspection.blocks_of(dataset, max_rows=most, n_folds=n_folds)
-    sums: tuple[fold_statistics.FoldSums, ...] = ()
+    sums: fold_statistics.MapSums = ()
     for index in range(n_parts):
         handle = engine.broadcast(state.of_part((index, n_parts))) if index else shared
         found = engine.map_reduce(task, parts, handle, combine=block_sums.add_fold_rows, label="accumulate")
@@ -254,9 +254,7 @@ def accumulate_shared(
     return tuple(whole)
 
 
-def _joined(
-    wholes: tuple[fold_statistics.FoldSums, ...], parts: tuple[fold_statistics.FoldSums, ...]
-) -> tuple[fold_statistics.FoldSums, ...]:
+def _joined(wholes: fold_statistics.MapSums, parts: fold_statistics.MapSums) -> fold_statistics.MapSums:
     """Copy a pass's output tiles to their places in the whole sums, which the first pass creates."""
     wholes = wholes or tuple(tuple(map(_with_all_tiles, of_map)) for of_map in parts)
     for whole, part in zip(itertools.chain(*wholes), itertools.chain(*parts), strict=True):
