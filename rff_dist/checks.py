@@ -46,11 +46,21 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
-def check_count(value: object, name: str) -> int:
-    """Return `value` as an int if it is an integer of at least 1.
+def check_share(value: object, name: str) -> float:
+    """Return `value` as a float if it is a number between 0 and 1, which are left out.
 
     Raises InvalidParameterError otherwise.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InvalidParameterError(f"`{name}` is {value!r}; expected an integer of at least 1")
+    if not is_number(value) or not 0 < value < 1:
+        raise InvalidParameterError(f"`{name}` is {value!r}; expected a number between 0 and 1")
+    return float(value)
+
+
+def check_count(value: object, name: str, *, least: int = 1) -> int:
+    """Return `value` as an int if it is an integer of at least 1, or `least`.
+
+    Raises InvalidParameterError otherwise.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InvalidParameterError(f"`{name}` is {value!r}; expected an integer of at least {least}")
     return int(value)

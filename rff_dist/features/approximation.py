@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.checks import check_count, check_name, check_positive
+from rff_dist.checks import check_count, check_name, check_positive, check_share
 from rff_dist.data import blocks, memory
 from rff_dist.data.samples import sample_inputs
 from rff_dist.errors import DataError, InvalidParameterError
@@ -85,13 +85,9 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        n_samples, n_repeats = (check_count(getattr(self, name), name) for name in ("n_samples", "n_repeats"))
-        if n_samples < 2 or n_repeats < 2:
-            raise InvalidParameterError(
-                f"`n_samples` is {n_samples} and `n_repeats` is {n_repeats}; expected at least 2 of each"
-            )
-        if not 0 < check_positive(self.confidence, "confidence") < 1:
-            raise InvalidParameterError(f"`confidence` is {self.confidence!r}; expected a number below 1")
+        check_count(self.n_samples, "n_samples", least=2)
+        check_count(self.n_repeats, "n_repeats", least=2)
+        check_share(self.confidence, "confidence")
 
 
 def approximation_error(
@@ -178,20 +174,13 @@ def error_curve(
     # Student's t: samples share no row, so their errors count as independent
     spread = scipy.special.stdtrit(n_repeats - 1, (1 + sampling.confidence) / 2) / math.sqrt(n_repeats)
     half_width = spread * measured.std(axis=0, ddof=1)
+    counts: Any = {"n_samples": len(samples[0]), "n_repeats": n_repeats}
     errors = []
     for D, values, half in zip(widths, centre.tolist(), half_width.tolist(), strict=True):
-        pairs = zip(values[:-1], half[:-1], strict=True)
-        estimates = [Estimate(value, max(0.0, value - h), value + h) for value, h in pairs]
-        errors.append(
-            ApproximationError(
-                **dict(zip(MEASURES, estimates, strict=True)),
-                gram_norm=values[-1],
-                n_components=D,
-                n_samples=len(samples[0]),
-                n_repeats=n_repeats,
-                confidence=float(sampling.confidence),
-            )
-        )
+        found = zip(MEASURES, values[:-1], half[:-1], strict=True)
+        estimates: Any = {name: Estimate(value, max(0.0, value - h), value + h) for name, value, h in found}
+        facts = {"gram_norm": values[-1], "n_components": D, "confidence": float(sampling.confidence)}
+        errors.append(ApproximationError(**estimates, **facts, **counts))
     return errors
 
 
@@ -204,10 +193,8 @@ def _check_widths(feature_map: maps.FeatureMap, n_components: Sequence[int]) -> 
             "the components of the feature map"
         )
     if widths != [feature_map.n_components] and not _nested(feature_map) and feature_map.spec is None:
-        raise InvalidParameterError(
-            "this feature map has no spec from which fewer components could be drawn; measure it only at its "
-            f"own {feature_map.n_components}"
-        )
+        problem = "this feature map has no spec from which fewer components could be drawn"
+        raise InvalidParameterError(f"{problem}; measure it only at its own {feature_map.n_components}")
     return widths
 
 
@@ -222,10 +209,8 @@ def _samples(X: ArrayLike | blocks.Dataset, sampling: Sampling) -> NDArray[Any]:
     rows = sample_inputs(dataset, seed, n_rows=sampling.n_samples * n_repeats)
     size = min(sampling.n_samples, len(rows) // n_repeats)
     if size < 2:
-        raise DataError(
-            f"the data have {len(rows)} rows for {n_repeats} disjoint samples; expected at least 2 rows for "
-            "each. Lower `n_repeats` or give more rows"
-        )
+        problem = f"the data have {len(rows)} rows for {n_repeats} disjoint samples"
+        raise DataError(f"{problem}; expected at least 2 rows for each. Lower `n_repeats` or give more rows")
     # rows come in the data's order
     order = np.random.Generator(uniforms.philox(seed, 1)).permutation(len(rows))
     return rows[order[: size * n_repeats]].reshape(n_repeats, size, -1)

@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from rff_dist.checks import check_count, check_name, check_positive
+from rff_dist.checks import check_count, check_name, check_positive, check_share
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.kernels import additive, base, stationary
 from rff_dist.typing import FloatArray
@@ -61,9 +61,9 @@ def pairwise_error(n_components: int, *, n_points: int, delta: float, map: str =
 
 def _pairwise_rate(n_points: int, delta: float, map: str) -> float:
     check_name(map, _REAL_MAPS, "map")
-    n = _check_points(n_points)
+    n = check_count(n_points, "n_points", least=2)
     twice_the_pairs = n * (n - 1) if map == "pairs" else n * (n + 1)
-    return (4 if map == "pairs" else 8) * (math.log(twice_the_pairs) - math.log(_check_delta(delta)))
+    return (4 if map == "pairs" else 8) * (math.log(twice_the_pairs) - math.log(check_share(delta, "delta")))
 
 
 # -- operator norm ---------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def operator_norm_error(n_components: int, *, n_points: int, gram_norm: float) -
 
 
 def _operator_norm_rate(n_points: int, gram_norm: float) -> float:
-    n = _check_points(n_points)
+    n = check_count(n_points, "n_points", least=2)
     return 4 * n / check_positive(gram_norm, "gram_norm") * math.log(2 * n)
 
 
@@ -167,7 +167,7 @@ def _compact_set_rates(
 ) -> tuple[float, float]:
     """Return log(σ·diam) and 1/c."""
     check_name(map, _REAL_MAPS, "map")
-    _check_delta(delta)
+    check_share(delta, "delta")
     d = check_count(n_features, "n_features")
     if second_moment == math.inf:
         raise InvalidParameterError(
@@ -191,20 +191,16 @@ def second_moment(kernel: base.Kernel, n_features: int) -> float:
     >>> second_moment(Gaussian(2.0), 3), second_moment(Matern(nu=1.5), 2), second_moment(Matern(nu=0.5), 2)
     (0.75, 6.0, inf)
     """
-    return _second_moment(shift_invariant_form(kernel), check_count(n_features, "n_features"))
-
-
-def _second_moment(kernel: base.Kernel, n_features: int) -> float:
-    if isinstance(kernel, base.ShiftInvariantProduct):
+    whole, n_features = shift_invariant_form(kernel), check_count(n_features, "n_features")
+    if isinstance(whole, base.ShiftInvariantProduct):
         # its frequencies are sums of independent ones of mean 0
-        return math.fsum(_second_moment(factor, n_features) for factor in kernel.kernels)
-    if isinstance(kernel, base.OnColumns):
-        kernel.check_columns(n_features)
-        return _second_moment(kernel.kernel, len(kernel.columns))
-    if isinstance(kernel, stationary.Stationary):
-        return float(
-            _coordinate_moment(kernel, n_features) * (kernel.length_scales(n_features) ** -2.0).sum()
-        )
+        return math.fsum(second_moment(factor, n_features) for factor in whole.kernels)
+    if isinstance(whole, base.OnColumns):
+        whole.check_columns(n_features)
+        return second_moment(whole.kernel, len(whole.columns))
+    if isinstance(whole, stationary.Stationary):
+        squares = whole.length_scales(n_features) ** -2.0
+        return float(_coordinate_moment(whole, n_features) * squares.sum())
     raise InvalidParameterError(f"the second moment of the frequencies of {kernel} is not known")
 
 
@@ -339,19 +335,6 @@ def shift_invariant_form(kernel: base.Kernel) -> base.ShiftInvariant:
 
 
 # -- checks ----------------------------------------------------------------------------------------
-
-
-def _check_points(n_points: int) -> int:
-    n = check_count(n_points, "n_points")
-    if n < 2:
-        raise InvalidParameterError(f"`n_points` is {n}; expected at least 2")
-    return n
-
-
-def _check_delta(delta: float) -> float:
-    if not 0 < check_positive(delta, "delta") < 1:
-        raise InvalidParameterError(f"`delta` is {delta!r}; expected a probability between 0 and 1")
-    return delta
 
 
 def _squared(error: float) -> float:

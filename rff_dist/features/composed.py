@@ -110,6 +110,7 @@ class PrincipalFeatureMap(maps.FeatureMap):
     """
 
     kind = "principal"
+    bounded = False
 
     base: maps.FeatureMap
     coefficients: FloatArray
@@ -126,10 +127,6 @@ class PrincipalFeatureMap(maps.FeatureMap):
     @property
     def n_components(self) -> int:
         return len(self.offset)
-
-    @property
-    def bounded(self) -> bool:
-        return False
 
     @property
     def stripes(self) -> list[tuple[int, int]]:

@@ -124,9 +124,8 @@ def draw_from_spec(spec: maps.FeatureSpec, standardizer: maps.Standardizer | Non
         spec = replace(spec, precision="high")
     if spec.map == "complex":
         if whole is None:
-            raise InvalidParameterError(
-                f"map='complex' is for one shift-invariant kernel, not for {spec.kernel}; take map='pairs'"
-            )
+            problem = f"map='complex' is for one shift-invariant kernel, not for {spec.kernel}"
+            raise InvalidParameterError(f"{problem}; take map='pairs'")
         phases = fourier.draw_fourier(replace(spec, kernel=whole, map="phases"))
         return fourier.ComplexFeatureMap(phases.frequencies, standardizer, spec)
     if whole is not None:
@@ -144,10 +143,8 @@ def shortened(feature_map: maps.FeatureMap, n_components: int) -> maps.FeatureMa
       sums of kernels share out components, and explicit or given features are not drawn one by one.
     """
     if not 1 <= n_components <= feature_map.n_components:
-        raise InvalidParameterError(
-            f"the leading {n_components} components of {feature_map.n_components} were asked for; expected "
-            "at least 1 and at most all"
-        )
+        problem = f"the leading {n_components} components of {feature_map.n_components} were asked for"
+        raise InvalidParameterError(f"{problem}; expected at least 1 and at most all")
     if n_components == feature_map.n_components:
         return feature_map
     if isinstance(feature_map, nystrom.NystromFeatureMap):
@@ -297,9 +294,8 @@ def _draw_explicit(kernel: base.Kernel, n_features: int, size: int, seed: int) -
         if size == explicit.n_monomials(inner, len(columns)):
             return explicit.make_monomials(inner, columns, width=n_features)
         return explicit.draw_sketch(inner, columns, size, seed, width=n_features)
-    raise InvalidParameterError(
-        f"{kernel} has no random features here; take features='nystrom', which needs k(x, y) alone"
-    )
+    problem = f"{kernel} has no random features here"
+    raise InvalidParameterError(f"{problem}; take features='nystrom', which needs k(x, y) alone")
 
 
 def seed_from_random_state(random_state: int | np.random.Generator | np.random.RandomState | None) -> int:
@@ -410,9 +406,8 @@ def resolve_kernel(
         medians = length_scales.MedianDistances(inputs.dataset, inputs.standardizer, seed=inputs.seed)
         kernel = kernel.with_default_length_scales(medians)
     elif isinstance(length_scale, str):
-        raise InvalidParameterError(
-            f"`length_scale` is {length_scale!r}; expected 'auto', 'median' or numbers above 0"
-        )
+        problem = f"`length_scale` is {length_scale!r}"
+        raise InvalidParameterError(f"{problem}; expected 'auto', 'median' or numbers above 0")
     else:
         kernel = stationary.with_length_scale(kernel, length_scale)
     return kernel if inputs.ranges is None else kernel.bind(*inputs.ranges)

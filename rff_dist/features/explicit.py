@@ -30,10 +30,6 @@ class ExplicitFeatureMap(maps.FeatureMap):
     def n_features(self) -> int:
         return self.width
 
-    @property
-    def bounded(self) -> bool:
-        return False
-
     def digest(self) -> str:
         facts, arrays = self.record()
         label = " ".join([self.kind, *map(repr, facts.values())])
@@ -98,10 +94,6 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
     def scales(self) -> exact_sums.Runs:
         return exact_sums.as_runs(self.factors)
 
-    @property
-    def bounded(self) -> bool:
-        return True
-
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         for i, component in enumerate(range(start, stop)):
             np.greater_equal(inputs[:, self.columns[component]], self.thresholds[component], out=out[i])
@@ -151,6 +143,7 @@ class MonomialFeatureMap(ExplicitFeatureMap):
     """
 
     kind = "monomial"
+    bounded = False
 
     inputs: IntArray
     factors: FloatArray
@@ -199,6 +192,7 @@ class PolynomialFeatureMap(ExplicitFeatureMap):
     """
 
     kind = "polynomial"
+    bounded = False
 
     buckets: IntArray
     signs: FloatArray

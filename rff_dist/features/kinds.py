@@ -17,11 +17,10 @@ logger = logging.getLogger(__name__)
 _KINDS: dict[str, type[maps.FeatureMap]] = {
     kind.kind: kind
     for kind in (
-        fourier.FourierFeatureMap, fourier.StructuredFeatureMap, composed.ConcatenatedFeatureMap,
-        explicit.LinearFeatureMap,
-        explicit.ThresholdFeatureMap, explicit.MonomialFeatureMap, explicit.PolynomialFeatureMap,
-        fourier.ComplexFeatureMap, nystrom.NystromFeatureMap,
-        composed.PrincipalFeatureMap,
+        fourier.FourierFeatureMap, fourier.StructuredFeatureMap, fourier.ComplexFeatureMap,
+        explicit.LinearFeatureMap, explicit.ThresholdFeatureMap, explicit.MonomialFeatureMap,
+        explicit.PolynomialFeatureMap, composed.ConcatenatedFeatureMap, composed.PrincipalFeatureMap,
+        nystrom.NystromFeatureMap,
     )
 }  # fmt: skip
 

@@ -142,10 +142,8 @@ def check_tunable(kernel: base.Kernel) -> stationary.Stationary:
     Raises InvalidParameterError if it is a sum or product, or has no length scale.
     """
     if not isinstance(kernel, stationary.Stationary):
-        raise InvalidParameterError(
-            f"the evidence tunes kernels of one length scale, such as Gaussian or Matern, not {kernel}; "
-            "give its length scales yourself"
-        )
+        problem = f"the evidence tunes kernels of one length scale, such as Gaussian or Matern, not {kernel}"
+        raise InvalidParameterError(f"{problem}; give its length scales yourself")
     return kernel
 
 
@@ -475,7 +473,7 @@ def maximize_evidence(
 
     def with_features(index: int, width: int, kernel: stationary.Stationary = unit) -> Objective:
         seed_of_draw = uniforms.derived_seed(seed, 1 + index)
-        return Objective(rows, kernel.draw(design, n_features, width // 2, seed_of_draw, first=0))
+        return Objective(rows, kernel.draw(design, (n_features, width // 2), seed_of_draw, first=0))
 
     n_starts, n_scales = search.starts(n_features), n_features if per_feature else 1
     starts = _starts(n_starts, n_scales, n_features, seed) + np.log(median)

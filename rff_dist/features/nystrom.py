@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from rff_dist.checks import check_count, check_positive, find_by_name
+from rff_dist.checks import check_count, check_share, find_by_name
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.features import maps
 from rff_dist.frequencies.uniforms import counter_uniforms, pick
@@ -62,8 +62,7 @@ class Nystrom:
 
     def __post_init__(self) -> None:
         find_by_name(RULES, self.centres, "centres")
-        if not check_positive(self.jitter, "jitter") < 1:
-            raise InvalidParameterError(f"`jitter` is {self.jitter!r}; expected a number between 0 and 1")
+        check_share(self.jitter, "jitter")
         if self.sample_rows is not None:
             check_count(self.sample_rows, "sample_rows")
 
@@ -218,9 +217,8 @@ def draw_nystrom(
     centres = np.ascontiguousarray(points[chosen])
     mean = float(kernel.diagonal(centres.astype(np.float64)).mean())
     if not 0 < mean < np.inf:
-        raise InvalidParameterError(
-            f"k(x, x) of {kernel} is {mean:g} on average over the centres; expected a number above 0"
-        )
+        problem = f"k(x, x) of {kernel} is {mean:g} on average over the centres"
+        raise InvalidParameterError(f"{problem}; expected a number above 0")
     share = nystrom.jitter
     while share < 1:
         feature_map = NystromFeatureMap(kernel, centres, share * mean, standardizer)

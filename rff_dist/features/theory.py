@@ -13,6 +13,8 @@ from rff_dist.features import approximation, bounds, maps
 MEASURED = ("mean", "max", "relative_operator_norm")
 BOUNDED = (*MEASURED, "compact_set")
 
+type _Law = tuple[Callable[[int], float], Callable[[float], int]]
+
 
 @dataclass(frozen=True)
 class Theory:
@@ -25,7 +27,7 @@ class Theory:
     """
 
     found: approximation.ApproximationError
-    laws: Mapping[str, tuple[Callable[[int], float], Callable[[float], int]]]
+    laws: Mapping[str, _Law]
     refusals: Mapping[str, str]
 
     def bounds(self, n_components: int) -> dict[str, float | None]:
@@ -70,18 +72,15 @@ def theory_of(
     chance: Any = {"delta": delta, "map": spec.map}
     pairs: Any = {"n_points": errors.n_samples, **chance}
     gram: Any = {"n_points": errors.n_samples, "gram_norm": errors.gram_norm}
-    laws: dict[str, Any] = {
+    laws: dict[str, _Law] = {
         "mean": (
             # The variance of a mean of independent terms falls as 1/D.
             lambda n_components: math.sqrt(variance / n_components),
             # an even number, for pairs of cosines and sines
             lambda error: 2 * max(1, math.ceil(variance / error**2 / 2)),
         ),
-        "max": (partial(bounds.pairwise_error, **pairs), partial(bounds.pairwise_components, **pairs)),
-        "relative_operator_norm": (
-            partial(bounds.operator_norm_error, **gram),
-            partial(bounds.operator_norm_components, **gram),
-        ),
+        "max": _law(bounds.pairwise_error, bounds.pairwise_components, pairs),
+        "relative_operator_norm": _law(bounds.operator_norm_error, bounds.operator_norm_components, gram),
     }
     if moment == math.inf:
         reason = "the second moment of the kernel's frequencies is infinite, so there is no bound over a box"
@@ -89,8 +88,9 @@ def theory_of(
     if not diameter > 0:
         return Theory(errors, laws, {"compact_set": "the box of the sampled inputs is a point"})
     box: Any = {"n_features": spec.n_features, "second_moment": moment, "diameter": diameter, **chance}
-    laws["compact_set"] = (
-        partial(bounds.compact_set_error, **box),
-        partial(bounds.compact_set_components, **box),
-    )
+    laws["compact_set"] = _law(bounds.compact_set_error, bounds.compact_set_components, box)
     return Theory(errors, laws, {})
+
+
+def _law(error: Callable[..., float], components: Callable[..., int], facts: Mapping[str, Any]) -> _Law:
+    return partial(error, **facts), partial(components, **facts)

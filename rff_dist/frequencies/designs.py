@@ -43,15 +43,10 @@ class IID:
     def draw(
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> FloatArray:
-        streams = uniforms.STREAMS * first
-        numbers = uniforms.counter_uniforms(
-            seed, streams + uniforms.FREQUENCY_STREAM, n_frequencies, n_features
-        )
+        numbers = _independent(seed, first, uniforms.FREQUENCY_STREAM, n_frequencies, n_features)
         if (more := measure.n_uniforms(n_features) - n_features) > 0:
             # column 0 gives the lengths of orthogonal designs, and column 1 the scales, see `_radii`
-            further = uniforms.counter_uniforms(
-                seed, streams + uniforms.RADIUS_STREAM, n_frequencies, 1 + more
-            )
+            further = _independent(seed, first, uniforms.RADIUS_STREAM, n_frequencies, 1 + more)
             numbers = np.hstack([numbers, further[:, 1:]])
         return np.ascontiguousarray(measure.frequencies(numbers, n_features).T)
 
@@ -72,8 +67,7 @@ class Orthogonal:
         isotropic = _isotropic(measure, self.name)
         # whole blocks, though the last may be cut, so that a longer draw begins with the same frequencies
         n_blocks = -(-n_frequencies // n_features)
-        stream = uniforms.STREAMS * first + uniforms.FREQUENCY_STREAM
-        numbers = uniforms.counter_uniforms(seed, stream, n_blocks * n_features, n_features)
+        numbers = _independent(seed, first, uniforms.FREQUENCY_STREAM, n_blocks * n_features, n_features)
         # shape (n_blocks, n_features, n_features): a column is a direction
         directions = _haar_columns(scipy.special.ndtri(numbers).reshape(n_blocks, n_features, n_features))
         columns = directions.transpose(1, 0, 2).reshape(n_features, -1)[:, :n_frequencies]
@@ -128,17 +122,22 @@ class Structured:
         isotropic = _isotropic(measure, self.name)
         if n_features <= hadamard.CHUNK:
             return None
-        p, chunk, streams = 1 << (n_features - 1).bit_length(), hadamard.CHUNK, uniforms.STREAMS * first
+        p, chunk = 1 << (n_features - 1).bit_length(), hadamard.CHUNK
         n_blocks = -(-n_frequencies // p)
-        numbers = uniforms.counter_uniforms(seed, streams + uniforms.FREQUENCY_STREAM, n_blocks * p, chunk)
+        numbers = _independent(seed, first, uniforms.FREQUENCY_STREAM, n_blocks * p, chunk)
         normals = scipy.special.ndtri(numbers).reshape(n_blocks, p // chunk, chunk, chunk)
-        coins = uniforms.counter_uniforms(seed, streams + uniforms.SIGN_STREAM, n_blocks, 2 * p) < 0.5
+        coins = _independent(seed, first, uniforms.SIGN_STREAM, n_blocks, 2 * p) < 0.5
         return hadamard.HadamardBlocks(
             rotations=_haar_columns(normals),
             signs=np.where(coins, 1, -1).astype(np.int8).reshape(n_blocks, 2, p),
             radii=_radii(isotropic, p, n_frequencies, seed, first),
             stretch=np.ones(n_features),
         )
+
+
+def _independent(seed: int, first: int, stream: int, n_rows: int, n_columns: int) -> FloatArray:
+    """Return uniform numbers, independent of those of other values of `first`; see `Design.draw`."""
+    return uniforms.counter_uniforms(seed, uniforms.STREAMS * first + stream, n_rows, n_columns)
 
 
 def _isotropic(measure: SpectralMeasure, design: str) -> GaussianMixture:
@@ -152,8 +151,7 @@ def _isotropic(measure: SpectralMeasure, design: str) -> GaussianMixture:
 
 def _radii(measure: GaussianMixture, dimension: int, n_frequencies: int, seed: int, first: int) -> FloatArray:
     """Return lengths of frequencies: those of standard normal vectors, times the measure's scales."""
-    stream = uniforms.STREAMS * first + uniforms.RADIUS_STREAM
-    numbers = uniforms.counter_uniforms(seed, stream, n_frequencies, 2)
+    numbers = _independent(seed, first, uniforms.RADIUS_STREAM, n_frequencies, 2)
     # half the square of such a length follows Gamma(dimension / 2)
     lengths = np.sqrt(2 * scipy.special.gammaincinv(dimension / 2, numbers[:, 0]))
     return np.asarray(lengths * measure.scales(numbers[:, 1]))
@@ -247,10 +245,8 @@ class FewColumns:
         scale, scale_of_second = self.inner.scales(uniforms[:, n_features : n_features + 2]).T
         scales = np.zeros((len(uniforms), n_features))
         scales[order == 2] = scale[order == 2, np.newaxis]
-        for chosen, columns, own in (
-            (order < 2, first, scale),
-            (order == 1, second, scale_of_second),
-        ):
+        nonzero = (order < 2, first, scale), (order == 1, second, scale_of_second)
+        for chosen, columns, own in nonzero:
             scales[rows[chosen], columns[chosen]] = root * own[chosen]
         return np.asarray(scales * scipy.special.ndtri(uniforms[:, :n_features]))
 

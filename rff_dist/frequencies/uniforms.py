@@ -8,11 +8,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.typing import BitArray, FloatArray, IndexArray
 
 # Philox's bits, and our own map of them to floats: NumPy promises a generator's numbers for one version only.
-FREQUENCY_STREAM = 0
-RADIUS_STREAM = 1
-PHASE_STREAM = 2
-SCRAMBLE_STREAM = 3
-SIGN_STREAM = 4
+FREQUENCY_STREAM, RADIUS_STREAM, PHASE_STREAM, SCRAMBLE_STREAM, SIGN_STREAM = range(5)
 WORDS = 4  # 64-bit words that Philox4x64 makes in one counter step
 STREAMS = 8  # streams of one set of frequencies: other sets of the same seed start at multiples of 8
 _SEED_STREAM = 2**32  # the first stream of `derived_seed`, far above those of frequencies
@@ -36,8 +32,13 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
 
 def row_uniforms(seed: int, stream: int, start: int, stop: int) -> FloatArray:
     """Return a uniform number in (0, 1) for each row; it depends on (seed, stream, row) alone."""
+    return _uniforms(row_words(seed, stream, start, stop))
+
+
+def row_words(seed: int, stream: int, start: int, stop: int) -> BitArray:
+    """Return 64 random bits for each row; they depend on (seed, stream, row) alone."""
     step, skipped = divmod(start, WORDS)
-    return _uniforms(philox(seed, stream, step).random_raw(stop - start + skipped)[skipped:])
+    return np.asarray(philox(seed, stream, step).random_raw(stop - start + skipped)[skipped:])
 
 
 def _uniforms(words: BitArray) -> FloatArray:

@@ -55,9 +55,8 @@ class Kernel(ABC):
         left = np.atleast_2d(np.asarray(X, np.float64))
         right = left if Y is None else np.atleast_2d(np.asarray(Y, np.float64))
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
-            raise DataError(
-                f"X has shape {left.shape} and Y {right.shape}; expected the same number of columns"
-            )
+            problem = f"X has shape {left.shape} and Y {right.shape}"
+            raise DataError(f"{problem}; expected the same number of columns")
         return self.gram(left, right)
 
     @abstractmethod
@@ -147,10 +146,11 @@ class ShiftInvariant(Kernel):
         return np.ones(len(X))
 
     @abstractmethod
-    def draw(
-        self, design: designs.Design, n_features: int, n_frequencies: int, seed: int, *, first: int
-    ) -> FloatArray:
-        """Return frequencies, in radians per unit of the inputs; see `Design.draw` for `first`."""
+    def draw(self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int) -> FloatArray:
+        """Return frequencies of shape (n_features, n_frequencies), in radians per unit of the inputs.
+
+        `first`: see `Design.draw`.
+        """
 
     @abstractmethod
     def n_uniforms(self, n_features: int) -> int:
@@ -181,10 +181,9 @@ class ShiftInvariant(Kernel):
           inputs.
         Source: Rahimi & Recht (2007), Alg. 1; Yu et al. (2016), Sec. 3.
         """
-        n_features = check_count(n_features, "n_features")
-        n_frequencies = check_count(n_frequencies, "n_frequencies")
-        self.check_columns(n_features)
-        return self.draw(design_for(self, design), n_features, n_frequencies, uniforms.seed_of(rng), first=0)
+        shape = check_count(n_features, "n_features"), check_count(n_frequencies, "n_frequencies")
+        self.check_columns(shape[0])
+        return self.draw(design_for(self, design), shape, uniforms.seed_of(rng), first=0)
 
 
 def _as_json(value: Any) -> Any:
@@ -389,15 +388,13 @@ class ShiftInvariantProduct(Product, ShiftInvariant):
     def isotropic(self) -> bool:
         return all(kernel.isotropic for kernel in self.kernels)
 
-    def draw(
-        self, design: designs.Design, n_features: int, n_frequencies: int, seed: int, *, first: int
-    ) -> FloatArray:
-        total = np.zeros((n_features, n_frequencies))
+    def draw(self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int) -> FloatArray:
+        total = np.zeros(shape)
         for kernel in self.kernels:
             # the characteristic function of a sum of independent vectors is the product of theirs (Bochner);
             # shared uniforms would make them dependent, so each factor takes the next ones
-            total += kernel.draw(design, n_features, n_frequencies, seed, first=first)
-            first += kernel.n_uniforms(n_features)
+            total += kernel.draw(design, shape, seed, first=first)
+            first += kernel.n_uniforms(shape[0])
         return total
 
 
@@ -417,9 +414,8 @@ class OnColumns(Kernel):
         _check_kernels((self.kernel,))
         columns = np.atleast_1d(np.asarray(self.columns))
         if columns.dtype.kind not in "iu" or columns.ndim != 1 or not len(columns) or (columns < 0).any():
-            raise InvalidParameterError(
-                f"`columns` is {self.columns!r}; expected at least one whole number, counted from 0"
-            )
+            problem = f"`columns` is {self.columns!r}"
+            raise InvalidParameterError(f"{problem}; expected at least one whole number, counted from 0")
         if len(set(columns.tolist())) < len(columns):
             raise InvalidParameterError(f"`columns` is {self.columns!r}; expected each column once")
         self.kernel.check_columns(len(columns))
@@ -484,12 +480,10 @@ class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc] 
     def isotropic(self) -> bool:
         return self.kernel.isotropic
 
-    def draw(
-        self, design: designs.Design, n_features: int, n_frequencies: int, seed: int, *, first: int
-    ) -> FloatArray:
-        frequencies, columns = np.zeros((n_features, n_frequencies)), list(self.columns)
+    def draw(self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int) -> FloatArray:
+        frequencies, columns = np.zeros(shape), list(self.columns)
         # cos(ω'Δ) ignores a column whose frequency is 0
-        frequencies[columns] = self.kernel.draw(design, len(columns), n_frequencies, seed, first=first)
+        frequencies[columns] = self.kernel.draw(design, (len(columns), shape[1]), seed, first=first)
         return frequencies
 
 
@@ -517,7 +511,7 @@ def check_design(kernel: Kernel, design: str | designs.Design, n_features: int) 
     """Draw one frequency; raises InvalidParameterError if the design is unknown or does not suit."""
     known = design_for(kernel, design)
     for factor in _with_measures(kernel):
-        factor.draw(_Check() if isinstance(known, designs.Orthogonal) else known, n_features, 1, 0, first=0)
+        factor.draw(_Check() if isinstance(known, designs.Orthogonal) else known, (n_features, 1), 0, first=0)
 
 
 class _Check:

@@ -81,9 +81,8 @@ class Law:
             for name, value in parameters.items()
         }
         if not all(is_number(value) and np.isfinite(value) for value in plain.values()):
-            raise InvalidParameterError(
-                f"`distribution` has the parameters {plain}; expected one finite number for each"
-            )
+            problem = f"`distribution` has the parameters {plain}"
+            raise InvalidParameterError(f"{problem}; expected one finite number for each")
         if not np.isfinite(distribution.ppf(0.5)):  # NaN for parameters out of range
             raise InvalidParameterError(
                 f"`distribution` has the parameters {plain}, for which scipy.stats.{dist.name} is not defined"
@@ -327,10 +326,8 @@ def _density_panels(law: Law) -> Panels:
         # the probability of all panels: ∫ P_k over [−1, 1] is 2 for k = 0, else 0
         if abs(2 * panels.series[0].sum() - 1) < 1e-11:
             return panels
-    raise InvalidParameterError(
-        f"the distribution function of {law} is too rough to give the kernel to 1e-10; take another one, "
-        "or SpectralKernel.mixture"
-    )
+    problem = f"the distribution function of {law} is too rough to give the kernel to 1e-10"
+    raise InvalidParameterError(f"{problem}; take another one, or SpectralKernel.mixture")
 
 
 def _transform(panels: Panels, t: FloatArray) -> ComplexArray:

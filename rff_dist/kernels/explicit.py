@@ -82,18 +82,16 @@ class Min(base.Kernel):
             numbers = np.asarray(value)
             real = numbers.dtype.kind in "iuf" and numbers.ndim <= 1 and numbers.size > 0
             if not real or not np.isfinite(numbers).all():
-                raise InvalidParameterError(
-                    f"`{side}` is {value!r}; expected a finite number, or one per column"
-                )
+                problem = f"`{side}` is {value!r}"
+                raise InvalidParameterError(f"{problem}; expected a finite number, or one per column")
             plain = numbers.astype(np.float64).tolist()
             object.__setattr__(self, side, tuple(plain) if numbers.ndim else plain)
         lower, upper = self.lower, self.upper
         if lower is None or upper is None:
             return
         if np.ndim(lower) and np.ndim(upper) and np.size(lower) != np.size(upper):
-            raise InvalidParameterError(
-                f"`lower` has {np.size(lower)} entries and `upper` {np.size(upper)}; expected as many of each"
-            )
+            problem = f"`lower` has {np.size(lower)} entries and `upper` {np.size(upper)}"
+            raise InvalidParameterError(f"{problem}; expected as many of each")
         _check_above(lower, upper)
 
     def interval(self, n_features: int) -> tuple[FloatArray, FloatArray]:

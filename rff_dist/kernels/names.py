@@ -81,17 +81,15 @@ def find_kernel(kernel: str | base.Kernel) -> base.Kernel:
     >>> find_kernel("0.5 + 2 * matern:nu=2.5")
     0.5 + 2.0 * Matern(nu=2.5)
     """
-    return kernel if isinstance(kernel, base.Kernel) else _parsed(kernel)
-
-
-def _parsed(text: object) -> base.Kernel:
+    text: object = kernel
+    if isinstance(text, base.Kernel):
+        return text
     if not isinstance(text, str):
         return find_by_name(KERNELS, text, "kernel")()  # raises, with the names that are known
     total = reduce(operator.add, [_product(part, text) for part in _PLUS.split(text)])
     if isinstance(total, stationary.Stationary) and "length_scale" in text:
-        raise InvalidParameterError(
-            f"`kernel` is {text!r}, which is one kernel with a length scale; give that as `length_scale`"
-        )
+        problem = f"`kernel` is {text!r}, which is one kernel with a length scale"
+        raise InvalidParameterError(f"{problem}; give that as `length_scale`")
     return total
 
 

@@ -29,9 +29,8 @@ def as_length_scale(value: float | Sequence[float] | np.ndarray) -> base.LengthS
     if np.ndim(value) == 0:
         return check_positive(value.item() if isinstance(value, np.ndarray) else value, "length_scale")
     if np.ndim(value) != 1 or len(value) == 0:  # type: ignore[arg-type]
-        raise InvalidParameterError(
-            f"`length_scale` has shape {np.shape(value)}; expected one number, or one per input column"
-        )
+        problem = f"`length_scale` has shape {np.shape(value)}"
+        raise InvalidParameterError(f"{problem}; expected one number, or one per input column")
     return tuple(check_positive(v, "length_scale") for v in value)  # type: ignore[union-attr]
 
 
@@ -80,10 +79,8 @@ class Stationary(base.ShiftInvariant):
         """
         scales = np.asarray(1.0 if self.length_scale is None else self.length_scale, np.float64)
         if scales.ndim and len(scales) != n_features:
-            raise InvalidParameterError(
-                f"`length_scale` has {len(scales)} entries but the data have {n_features} columns; "
-                "give one number, or one per column"
-            )
+            problem = f"`length_scale` has {len(scales)} entries but the data have {n_features} columns"
+            raise InvalidParameterError(f"{problem}; give one number, or one per column")
         return np.broadcast_to(scales, n_features)
 
     def check_columns(self, n_features: int) -> None:
@@ -96,11 +93,9 @@ class Stationary(base.ShiftInvariant):
     def isotropic(self) -> bool:
         return isinstance(self.spectral_measure(), designs.GaussianMixture)
 
-    def draw(
-        self, design: designs.Design, n_features: int, n_frequencies: int, seed: int, *, first: int
-    ) -> FloatArray:
-        unit = design.draw(self.spectral_measure(), n_features, n_frequencies, seed, first=first)
-        return unit / self.length_scales(n_features)[:, np.newaxis]
+    def draw(self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int) -> FloatArray:
+        unit = design.draw(self.spectral_measure(), *shape, seed, first=first)
+        return unit / self.length_scales(shape[0])[:, np.newaxis]
 
     def with_length_scale(self, length_scale: float | Sequence[float] | np.ndarray | None) -> Self:
         """Return the same kernel with another length scale; None leaves it to the data."""
@@ -441,7 +436,7 @@ def _uniform_quantile(uniforms: FloatArray) -> FloatArray:
 # -- kernels given by the distribution of their frequencies, by Bochner's theorem ---------------------------
 
 
-@dataclass(frozen=True, init=False, repr=False, eq=False)
+@dataclass(frozen=True, init=False, repr=False)
 class SpectralKernel(Stationary):
     """k(Δ) = E cos(ω'Δ/ℓ) for frequencies ω of any distribution: every shift-invariant kernel with k(0) = 1.
 
@@ -480,7 +475,7 @@ class SpectralKernel(Stationary):
     True
     """
 
-    distribution: Any = None
+    distribution: Any = field(default=None, compare=False)  # as `_law` it is compared
     _law: characteristic.Law | Mixture = field(init=False)
 
     name = "spectral"
@@ -561,14 +556,6 @@ class SpectralKernel(Stationary):
     def __repr__(self) -> str:
         made_by = ".mixture" if isinstance(self._law, Mixture) else ""
         return f"SpectralKernel{made_by}({self._law}, length_scale={self.length_scale!r})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SpectralKernel):
-            return NotImplemented
-        return (self._law, self.length_scale) == (other._law, other.length_scale)
-
-    def __hash__(self) -> int:
-        return hash((self._law, self.length_scale))
 
 
 def _law_of(distribution: Any) -> characteristic.Law | Mixture:

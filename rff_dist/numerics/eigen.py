@@ -95,12 +95,8 @@ class RidgeSpectrum(solution.EquationFacts):
 
     def rss_error_bound(self, alphas: ArrayLike) -> FloatArray:
         """Bound the rounding error of `residual_sum_of_squares(alphas)`, shape (n_alphas, n_targets)."""
-        return solution.rss_error_bound(
-            self._squared_norms(self._column(alphas)),
-            self.total_sum_of_squares,
-            n_components=len(self.eigenvalues),
-            floor=self.floor,
-        )
+        norms, total = self._squared_norms(self._column(alphas)), self.total_sum_of_squares
+        return solution.rss_error_bound(norms, total, n_components=len(self.eigenvalues), floor=self.floor)
 
     def degrees_of_freedom(self, alphas: ArrayLike) -> FloatArray:
         """Effective number of parameters, Σ λ/(λ + alpha), plus one for an intercept; shape (n_alphas,)."""
@@ -217,11 +213,14 @@ def _eigh(gram: FloatArray, n_threads: int) -> _Eigen:
             matrix = np.ascontiguousarray(gram).T
             eigenvalues, eigenvectors = scipy.linalg.eigh(matrix, driver="evd", check_finite=False)
     except np.linalg.LinAlgError as error:
-        raise SolveError(
-            f"the eigenvalues of a Gram of {len(gram)} components do not converge ({error}); give "
-            "one alpha, which needs none, and report this"
-        ) from error
+        raise not_converged(gram, error) from error
     return eigenvalues, eigenvectors
+
+
+def not_converged(matrix: FloatArray, error: Exception) -> SolveError:
+    """Return the error to raise when LAPACK finds no eigenvalues."""
+    problem = f"the eigenvalues of a Gram of {len(matrix)} components do not converge ({error})"
+    return SolveError(f"{problem}; give one alpha, which needs none, and report this")
 
 
 def _eigh_of_low_rank(gram: FloatArray, equations: solution.NormalEquations) -> _Eigen | None:

@@ -160,9 +160,7 @@ def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
         digits = np.concatenate([digits[:-2], digits[-1:]])
     if not digits.any():
         return 0, digits[-1:].copy()
-    first = 0
-    while first < len(digits) - 1 and not digits[first].any():
-        first += 1
+    first = next(k for k, digit in enumerate(digits) if digit.any())
     return lowest + first, np.ascontiguousarray(digits[first:])
 
 

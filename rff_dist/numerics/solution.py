@@ -120,15 +120,13 @@ def make_solution(
     """Complete a solution from its coefficients and the residual as computed, which may be negative."""
     total = summary.total_sum_of_squares
     # c − 2w'B + w'Aw cancels where the fit is close, and may come out below 0; the bound says by how much
-    residual = np.maximum(rss, 0.0)
+    residual, norms = np.maximum(rss, 0.0), np.square(coefficients).sum(axis=0)
     return RidgeSolution(
         coefficients=coefficients,
         intercept=summary.target_means - summary.feature_means @ coefficients,
         alpha=alpha,
         residual_sum_of_squares=residual,
-        rss_error_bound=rss_error_bound(
-            np.square(coefficients).sum(axis=0), total, n_components=len(coefficients), floor=floor
-        ),
+        rss_error_bound=rss_error_bound(norms, total, n_components=len(coefficients), floor=floor),
         unexplained=np.divide(residual, total, out=np.zeros_like(residual), where=total > 0.0),
         effective_rank=effective_rank,
         floor=floor,
@@ -169,10 +167,8 @@ def check_equations(equations: NormalEquations) -> None:
         strip = np.triu(gram[start : start + 512, start:])
         if not np.isfinite(strip).all():
             row, column = np.argwhere(~np.isfinite(strip))[0] + start
-            raise SolveError(
-                f"gram[{row}, {column}] is {gram[row, column]}; expected finite numbers. "
-                f"Look for NaN or infinity in the rows that were summed"
-            )
+            problem = f"gram[{row}, {column}] is {gram[row, column]}; expected finite numbers"
+            raise SolveError(f"{problem}. Look for NaN or infinity in the rows that were summed")
     for name in ("moments", "total_sum_of_squares", "feature_means", "target_means"):
         if not np.isfinite(getattr(equations, name)).all():
             raise SolveError(f"{name} of the normal equations hold NaN or infinity; expected finite numbers")
@@ -188,9 +184,8 @@ def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
     if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or (values < 0).any():
         raise InvalidParameterError(f"`alpha` is {alpha!r}; expected finite numbers in [0, inf)")
     if values.shape not in {(), (n_targets,)}:
-        raise InvalidParameterError(
-            f"`alpha` has shape {values.shape}; expected one number or one for each of {n_targets} targets"
-        )
+        problem = f"`alpha` has shape {values.shape}"
+        raise InvalidParameterError(f"{problem}; expected one number or one for each of {n_targets} targets")
     return np.broadcast_to(values.astype(np.float64), (n_targets,)).copy()
 
 
@@ -252,12 +247,11 @@ class NormalEquations(EquationFacts):
             np.subtract(self.gram[rows], part.gram[rows], out=gram[rows])
             if self.fit_intercept:
                 gram[rows] -= np.outer(between * features[rows], features)
+        squares = self.total_sum_of_squares - part.total_sum_of_squares - between * targets**2
         return NormalEquations(
             gram=gram,
             moments=self.moments - part.moments - between * np.outer(features, targets),
-            total_sum_of_squares=np.maximum(
-                self.total_sum_of_squares - part.total_sum_of_squares - between * targets**2, 0.0
-            ),
+            total_sum_of_squares=np.maximum(squares, 0.0),
             feature_means=part.feature_means - features,
             target_means=part.target_means - targets,
             n_samples=self.n_samples - part.n_samples,

@@ -70,10 +70,7 @@ class Tridiagonal:
                     self.diagonal, self.off_diagonal[: n - 1], lapack_driver="sterf", check_finite=False
                 )
         except np.linalg.LinAlgError as error:
-            raise SolveError(
-                f"the eigenvalues of a matrix of {n} columns do not converge ({error}); give "
-                "one alpha, which needs none, and report this"
-            ) from error
+            raise eigen.not_converged(self.diagonal, error) from error
         return values
 
     def solve_path(self, columns: FloatArray, alphas: FloatArray) -> FloatArray:
@@ -95,9 +92,8 @@ class Tridiagonal:
         _, _, solution, failed = scipy.linalg.lapack.dptsv(diagonal, between, right)
         if failed:
             alpha = alphas[(failed - 1) // n]
-            raise SolveError(
-                f"Z'Z + alpha is not positive definite at alpha = {alpha:g}; give a larger alpha"
-            )
+            problem = f"Z'Z + alpha is not positive definite at alpha = {alpha:g}"
+            raise SolveError(f"{problem}; give a larger alpha")
         return np.asarray(solution.reshape(n_alphas, n, -1).swapaxes(0, 1))
 
     def rotate(self, columns: FloatArray, *, transposed: bool) -> FloatArray:

@@ -80,9 +80,7 @@ class ByteProducts(protocol.Products):
     """Products by ONNX Runtime's MatMulInteger, each in the thread that asks for it."""
 
     name = "bytes"
-
-    def tile(self, n_components: int, n_rows: int) -> ByteTile:
-        return ByteTile(n_components, n_rows)
+    tile = ByteTile
 
 
 def multiply(left: protocol.Bytes, right: protocol.SignedBytes) -> protocol.Int32Array:
@@ -187,11 +185,9 @@ class JaxProducts(protocol.Products):
     """Products on JAX's default device."""
 
     name = "jax"
+    tile = JaxTile
     region = 2048  # the device's time for a call matters, its caches do not
     clock = staticmethod(time.perf_counter)
-
-    def tile(self, n_components: int, n_rows: int) -> JaxTile:
-        return JaxTile(n_components, n_rows)
 
 
 def on_accelerator() -> bool:

@@ -57,9 +57,10 @@ class Tile(ABC):
         """
 
 
-class Products(ABC):
+class Products:
     """A way to multiply fixed-point features.
 
+    `tile`: makes memory for the features of (number of components, number of rows, at most 2¹⁷).
     `name`: its name in `RFF_DIST_PRODUCTS`.
     `region`: components on each side of a product at which it is fastest.
     `clock`: the clock that times it. By default that of the calling thread, which other processes do not
@@ -70,9 +71,7 @@ class Products(ABC):
     region: int = 512
     clock: Callable[[], float] = staticmethod(time.thread_time)
 
-    @abstractmethod
-    def tile(self, n_components: int, n_rows: int) -> Tile:
-        """Return memory for the features of `n_rows` rows, at most 2¹⁷."""
+    tile: Callable[[int, int], Tile]
 
 
 # -- A 15-bit whole number as two bytes ------------------------------------------------------------
@@ -151,9 +150,7 @@ class Float64Products(Products):
     """Products by NumPy's own BLAS, which the caller limits to one thread."""
 
     name = "float64"
+    tile = Float64Tile
 
     def __init__(self, region: int = REGION) -> None:
         self.region = region
-
-    def tile(self, n_components: int, n_rows: int) -> Float64Tile:
-        return Float64Tile(n_components, n_rows)

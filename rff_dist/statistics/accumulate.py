@@ -65,8 +65,8 @@ class Accumulations:
 
 
 def accumulate_fold_rows(
-    rows: blocks.Rows, state: Accumulations, totals: tuple[fold_statistics.FoldSums, ...] | None = None
-) -> tuple[fold_statistics.FoldSums, ...]:
+    rows: blocks.Rows, state: Accumulations, totals: fold_statistics.MapSums | None = None
+) -> fold_statistics.MapSums:
     """Return, for each feature map, the exact statistics of each fold of a block; adds to `totals` in place.
 
     Takes O(n_samples · n_components²) time, as without folds, but one set of sums in memory for each fold.
@@ -87,9 +87,7 @@ def accumulate_fold_rows(
     return tuple(sums)
 
 
-def add_fold_rows(
-    left: tuple[fold_statistics.FoldSums, ...], right: tuple[fold_statistics.FoldSums, ...]
-) -> tuple[fold_statistics.FoldSums, ...]:
+def add_fold_rows(left: fold_statistics.MapSums, right: fold_statistics.MapSums) -> fold_statistics.MapSums:
     """Add the sums of two sets of rows: the `combine` of `accumulate_fold_rows`."""
     return tuple(tuple(map(fold_statistics.plus, *both)) for both in zip(left, right, strict=True))
 
@@ -165,12 +163,8 @@ def _accumulate(
     layout, n_components = spec.layout, spec.n_components
     starts = (0, *ends[:-1])
     sizes = np.subtract(ends, starts).tolist()
-    begun = [
-        ridge_statistics.with_room(
-            ridge_statistics.RidgeStatistics.empty(spec) if total is None else total, size
-        )
-        for total, size in zip(totals, sizes, strict=True)
-    ]
+    known = [ridge_statistics.RidgeStatistics.empty(spec) if total is None else total for total in totals]
+    begun = list(map(ridge_statistics.with_room, known, sizes))
     # views: products are added to the totals in place, which have room for this block's carries by now
     sums = [total.low for total in begun]
     cross, targets = [total.cross for total in begun], [total.targets for total in begun]
@@ -283,10 +277,8 @@ def _check_layout(rows: blocks.Rows, state: Accumulation) -> None:
             f"{n_components}; draw up the spec from this feature map"
         )
     if rows.y is not None and rows.y.shape != (block.n_samples, spec.n_targets):
-        raise DataError(
-            f"y has shape {rows.y.shape} in rows {block.start:_}:{block.stop:_}; "
-            f"expected ({block.n_samples}, {spec.n_targets})"
-        )
+        problem = f"y has shape {rows.y.shape} in rows {block.start:_}:{block.stop:_}"
+        raise DataError(f"{problem}; expected ({block.n_samples}, {spec.n_targets})")
 
 
 def _add(product: FloatArray, total: IntArray, shift: int, *, exact: bool) -> None:

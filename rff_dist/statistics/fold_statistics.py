@@ -21,6 +21,7 @@ from rff_dist.statistics import ridge_statistics, specs
 
 type FoldSum = ridge_statistics.RidgeStatistics | None  # None for a fold without rows
 type FoldSums = tuple[FoldSum, ...]
+type MapSums = tuple[FoldSums, ...]  # of several feature maps
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,8 @@ class FoldStatistics:
         if not isinstance(other, FoldStatistics):
             return NotImplemented
         if self.folds != other.folds:
-            raise StatisticsError(
-                f"these statistics are of different folds, {self.folds} and {other.folds}; cut both alike"
-            )
+            problem = f"these statistics are of different folds, {self.folds} and {other.folds}"
+            raise StatisticsError(f"{problem}; cut both alike")
         return replace(self, parts=tuple(map(plus, self.parts, other.parts)))
 
     __hash__ = None  # type: ignore[assignment]
@@ -55,10 +55,8 @@ class FoldStatistics:
         part = self.parts[index]
         if part is None:
             sizes = [0 if other is None else other.n_samples for other in self.parts]
-            raise StatisticsError(
-                f"fold {index} of {self.folds} has no rows (rows per fold: {sizes}); use fewer folds, or "
-                "more groups"
-            )
+            problem = f"fold {index} of {self.folds} has no rows (rows per fold: {sizes})"
+            raise StatisticsError(f"{problem}; use fewer folds, or more groups")
         return part
 
     @property

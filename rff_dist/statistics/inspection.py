@@ -27,6 +27,7 @@ from rff_dist.data.columns import Column
 from rff_dist.engines import protocol
 from rff_dist.errors import ConflictError, DataError, InvalidParameterError
 from rff_dist.features import maps
+from rff_dist.frequencies import uniforms
 from rff_dist.numerics import exact_sums
 from rff_dist.statistics import specs
 from rff_dist.statistics.moments import ColumnMoments, Moments, measure_moments, name_column
@@ -109,10 +110,8 @@ def inspect(dataset: Dataset, *, engine: protocol.Engine) -> Moments:
     lost = (moments.squares.value() == 0) & (moments.sums.value() != 0)
     if lost.any():
         name = name_column(int(np.argmax(lost)), dataset.n_features)
-        raise DataError(
-            f"Input {name} varies so little that squares of its differences are 0 in float64; multiply it by "
-            "a large number"
-        )
+        problem = f"Input {name} varies so little that squares of its differences are 0 in float64"
+        raise DataError(f"{problem}; multiply it by a large number")
     return moments
 
 
@@ -164,7 +163,6 @@ def warn_of_lost_digits(moments: Moments) -> None:
         warnings.warn(
             f"column {column} of X has mean {means[column]:.3g} and standard deviation "
             f"{deviations[column]:.3g}: float32 features lose its digits; standardise the inputs",
-            UserWarning,
             stacklevel=4,
         )
 
@@ -187,7 +185,6 @@ def warn_of_few_rows(dataset: Dataset, *, copies: bool) -> None:
             f"{repeated} of {len(counted)} rows repeat the inputs and targets of others: folds validate on "
             "copies of rows that they train on, and errors come out too small. Leave copies out, or give "
             "rows of one origin the same `groups`",
-            UserWarning,
             stacklevel=2,
         )
     effective = weights.sum() ** 2 / np.square(weights).sum()  # Kish (1965), Survey Sampling
@@ -196,7 +193,6 @@ def warn_of_few_rows(dataset: Dataset, *, copies: bool) -> None:
             f"by their weights {len(counted)} rows count as {effective:.0f}: folds choose by so few that the "
             "choice and its errors may be chance. Look at errors on test rows, or give weights that differ "
             "less",
-            UserWarning,
             stacklevel=2,
         )
 
@@ -361,7 +357,7 @@ MIN_ROWS = 512
 MAX_VALUES = 2**22  # numbers in a sample, 32 MiB: with more than 1,024 columns it has fewer rows
 # of the scores' range, with two knots each: a cell is 0.06 wide, and interpolation errs by less
 N_CELLS = 128
-_KEY_STREAM = np.array([0x726F7773, 0], np.uint64)  # Philox keys that no draw of features uses
+_KEY_SEED = 0x726F7773  # of the keys, far from seeds that users give
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -394,17 +390,10 @@ def sample_columns(rows: Rows, columns: IntArray) -> RowSample:
     `columns`: int64 array of shape (n_columns,). The input columns to keep.
     """
     size = sample_size(len(columns))
-    keys = _keys(rows.block.start, rows.block.start + len(rows.X))
+    keys = uniforms.row_words(_KEY_SEED, 0, rows.block.start, rows.block.start + len(rows.X))
     counts = np.arange(len(keys)) if rows.sample_weight is None else np.flatnonzero(rows.sample_weight > 0)
     least = counts[np.argsort(keys[counts], kind="stable")[:size]]
     return RowSample(size, keys[least], rows.X[least[:, np.newaxis], columns].astype(np.float64))
-
-
-def _keys(start: int, stop: int) -> NDArray[np.uint64]:
-    """Return the keys of the rows `start:stop`; a key depends on the row's number only."""
-    generator = np.random.Philox(key=_KEY_STREAM)
-    generator.advance(start // 4)  # Philox4x64 makes four words a step
-    return np.asarray(generator.random_raw(stop - start + start % 4)[start % 4 :])
 
 
 def rank_map(column: int, values: FloatArray) -> maps.RankMap:

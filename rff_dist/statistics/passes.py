@@ -78,7 +78,6 @@ def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> Weig
             f"sample weights go from {moments.smallest_weight:.3g} to {moments.largest_weight:.3g}: the sums "
             f"hold fewer than three digits of weights below {resolved:.3g}. Give weight 0 to rows that "
             "should not count, and bring the other weights nearer to each other",
-            UserWarning,
             stacklevel=4,
         )
     return WeightGrid(exponent, sample_weight_kind == "frequency")
@@ -241,7 +240,7 @@ def accumulate_shared(
     most = min(spec.limb_rows for spec in specs_of)  # a block's sums must fit in one limb
     n_folds = 1 if folds is None else folds.n_folds
     parts = inspection.blocks_of(dataset, max_rows=most, n_folds=n_folds)
-    sums: tuple[fold_statistics.FoldSums, ...] = ()
+    sums: fold_statistics.MapSums = ()
     for index in range(n_parts):
         handle = engine.broadcast(state.of_part((index, n_parts))) if index else shared
         found = engine.map_reduce(task, parts, handle, combine=block_sums.add_fold_rows, label="accumulate")
@@ -255,21 +254,19 @@ def accumulate_shared(
     return tuple(whole)
 
 
-def _joined(
-    wholes: tuple[fold_statistics.FoldSums, ...], parts: tuple[fold_statistics.FoldSums, ...]
-) -> tuple[fold_statistics.FoldSums, ...]:
+def _joined(wholes: fold_statistics.MapSums, parts: fold_statistics.MapSums) -> fold_statistics.MapSums:
     """Copy a pass's output tiles to their places in the whole sums, which the first pass creates."""
     wholes = wholes or tuple(tuple(map(_with_all_tiles, of_map)) for of_map in parts)
     for whole, part in zip(itertools.chain(*wholes), itertools.chain(*parts), strict=True):
         # each pass makes these sums too; that they agree shows that all passes read the same rows
         counted, again = (s and (s.n_samples, s.n_observations, s.cross, s.targets) for s in (whole, part))
         if counted != again:
-            raise StatisticsError(
-                "two passes over the same rows found different sums: the data changed between them; run it "
-                "again on data that do not change"
-            )
+            problem = "two passes over the same rows found different sums: the data changed between them"
+            raise StatisticsError(f"{problem}; run it again on data that do not change")
         if whole is not None and part is not None:
-            _fill(whole, part)
+            for into, limb in ((whole.low, part.low), (whole.high, part.high)):
+                if into is not None and limb is not None:
+                    part.spec.layout.copy(limb, whole.spec.layout, into)
     return wholes
 
 
@@ -279,13 +276,3 @@ def _with_all_tiles(part: fold_statistics.FoldSum) -> fold_statistics.FoldSum:
     spec = replace(part.spec, part=specs.WHOLE)
     low = np.zeros(spec.layout.size, np.int64)
     return replace(part, spec=spec, low=low, high=None if part.high is None else low.copy())
-
-
-def _fill(whole: ridge_statistics.RidgeStatistics, part: ridge_statistics.RidgeStatistics) -> None:
-    places = {(row, column): offset for row, column, offset in whole.spec.layout.tiles()}
-    layout = part.spec.layout
-    for row, column, offset in layout.tiles():
-        for into, limb in ((whole.low, part.low), (whole.high, part.high)):
-            if into is not None and limb is not None:
-                place = places[row, column]
-                layout.view(into, row, column, place)[:] = layout.view(limb, row, column, offset)

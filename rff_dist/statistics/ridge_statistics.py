@@ -128,9 +128,8 @@ class RidgeStatistics(EqualByFields):
 
     def with_whitener(self, whitener: FloatArray | specs.Whitener | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
-        return replace(
-            self, whitener=specs.Whitener(whitener) if isinstance(whitener, np.ndarray) else whitener
-        )
+        shared = specs.Whitener(whitener) if isinstance(whitener, np.ndarray) else whitener
+        return replace(self, whitener=shared)
 
     def leading(self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs) -> Self:
         """Return the statistics of the leading components: those of a shorter draw of the same features.
@@ -160,11 +159,13 @@ class RidgeStatistics(EqualByFields):
         )
         if spec == self.spec:  # spare a default fit its copies of the sums
             return self
+        layout, shorter = self.spec.layout, spec.layout
+        low = np.empty(shorter.size, np.int64)
         return replace(
             self,
             spec=spec,
-            low=_leading_tiles(self.spec.layout, spec.layout, self.low),
-            high=None if self.high is None else _leading_tiles(self.spec.layout, spec.layout, self.high),
+            low=layout.copy(self.low, shorter, low),
+            high=None if self.high is None else layout.copy(self.high, shorter, np.empty_like(low)),
             cross=self.cross.leading(n_components),
             whitener=None if self.whitener is None else self.whitener.leading(n_components),
         )
@@ -363,10 +364,8 @@ def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) ->
         )
     n_samples = left.n_samples + sign * right.n_samples
     if n_samples < 0:
-        raise StatisticsError(
-            f"cannot forget {right.n_samples:_} rows: the statistics hold {left.n_samples:_}; "
-            "subtract only rows that were added"
-        )
+        problem = f"cannot forget {right.n_samples:_} rows: the statistics hold {left.n_samples:_}"
+        raise StatisticsError(f"{problem}; subtract only rows that were added")
     low, high = _combine_limbs(left, right, sign, n_samples)
     combine = operator.add if sign > 0 else operator.sub
     return replace(
@@ -457,16 +456,6 @@ def _shifted(statistics: RidgeStatistics, bits: int, *, two_limbs: bool) -> _Lim
     return _by_strips(shift, len(statistics.low), two_limbs=two_limbs)
 
 
-def _leading_tiles(layout: specs.TileLayout, shorter: specs.TileLayout, buffer: IntArray) -> IntArray:
-    """Copy the leading components' output tiles to a new buffer, laid out for fewer components."""
-    leading = np.empty(shorter.size, np.int64)
-    offsets = {(row, column): offset for row, column, offset in layout.tiles()}
-    for row, column, offset in shorter.tiles():
-        tile = shorter.view(leading, row, column, offset)
-        tile[:] = layout.view(buffer, row, column, offsets[row, column])[: tile.shape[0], : tile.shape[1]]
-    return leading
-
-
 def _packed(layout: specs.TileLayout, buffer: IntArray) -> IntArray:
     parts = []
     for row, column, offset in layout.tiles():
@@ -480,10 +469,8 @@ def _unpacked(layout: specs.TileLayout, packed: IntArray) -> IntArray:
     buffer = np.empty(layout.size, np.int64)
     expected = layout.n_components * (layout.n_components + 1) // 2
     if packed.shape != (expected,):
-        raise StatisticsError(
-            f"stored statistics have a Gram of shape {packed.shape}; expected ({expected},) for "
-            f"n_components={layout.n_components}"
-        )
+        problem = f"stored statistics have a Gram of shape {packed.shape}"
+        raise StatisticsError(f"{problem}; expected ({expected},) for n_components={layout.n_components}")
     position = 0
     for row, column, offset in layout.tiles():
         tile = layout.view(buffer, row, column, offset)

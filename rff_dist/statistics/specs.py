@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rff_dist.errors import StatisticsError
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.products import protocol
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from rff_dist.statistics import ridge_statistics
@@ -59,11 +59,6 @@ class TileLayout:
 
     n_components: int
     part: Part = WHOLE
-
-    @property
-    def edges(self) -> range:
-        """First component of each strip of `OUTPUT_TILE` components."""
-        return range(0, self.n_components, OUTPUT_TILE)
 
     def width(self, start: int) -> int:
         """Return the number of components of the strip that begins at `start`."""
@@ -117,6 +112,15 @@ class TileLayout:
         height, width = self.width(row), self.width(column)
         return buffer[offset : offset + height * width].reshape(height, width)
 
+    def copy(self, buffer: IntArray, target: TileLayout, out: IntArray) -> IntArray:
+        """Copy tiles, as far as `target` has them, to `out`, a flat buffer that is laid out by it."""
+        offsets = {(row, column): offset for row, column, offset in self.tiles()}
+        for row, column, offset in target.tiles():
+            if (row, column) in offsets:
+                tile = target.view(out, row, column, offset)
+                tile[:] = self.view(buffer, row, column, offsets[row, column])[: len(tile), : tile.shape[1]]
+        return out
+
 
 @lru_cache(maxsize=16)
 def _tiles(n_components: int, part: Part) -> list[tuple[int, int, int]]:
@@ -128,7 +132,7 @@ def _tiles(n_components: int, part: Part) -> list[tuple[int, int, int]]:
 
 
 def _places(layout: TileLayout) -> list[tuple[int, int]]:
-    return [(row, column) for row in layout.edges for column in layout.edges if row <= column]
+    return list(itertools.combinations_with_replacement(range(0, layout.n_components, OUTPUT_TILE), 2))
 
 
 def _places_of_part(layout: TileLayout, part: Part) -> list[tuple[int, int]]:

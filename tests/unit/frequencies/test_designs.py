@@ -119,7 +119,7 @@ class TestQuasiMonteCarlo:
         """With the same dimensions the factors' frequencies would be equal, and k(x, y)² a wider kernel's."""
         factors = (Gaussian(1.5), Matern(2.0, nu=1.5))
         first, second = (
-            factor.draw(QuasiMonteCarlo(), 2, 5, 3, first=first)
+            factor.draw(QuasiMonteCarlo(), (2, 5), 3, first=first)
             for factor, first in zip(factors, (0, 2), strict=True)
         )
         product = factors[0] * factors[1]
