@@ -127,12 +127,8 @@ class FeatureOptions(KernelFeatures):
     seed: int = fields.option("Seed of all random numbers.", default=0, takes=Seed)
 
     def __post_init__(self) -> None:
-        from rff_dist.kernels import base
-
         super().__post_init__()
-        if find_features(self.features) is None:
-            base.check_design(self.kernel, self.design, 1)  # what it allows does not depend on the columns
-        elif self.design != "auto":
+        if self.design != "auto" and find_features(self.features) is not None:
             raise InvalidParameterError(
                 f"`design` is {self.design!r}, but Nyström features have none, only features='fourier' has; "
                 "leave it out"

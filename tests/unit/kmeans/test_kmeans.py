@@ -226,6 +226,17 @@ def test_clusters_in_principal_components_are_k_means_of_the_scores(blobs, featu
     assert_same_clusters(ours, theirs_from(scores, scores[:6]), X)
 
 
+def test_a_length_scale_for_each_column_is_as_if_the_columns_were_divided_by_them(blobs):
+    X, _ = blobs
+    scales = np.array([1.0, 2.0, 4.0, 8.0])
+    kernels = Gaussian(tuple(scales)), Gaussian(1.0)
+    found = [
+        RFFKMeans(6, kernel=kernel, n_components=64, standardize=False, random_state=0).fit_predict(rows)
+        for kernel, rows in zip(kernels, (X, X / scales), strict=True)
+    ]
+    assert adjusted_rand_score(*found) == 1.0
+
+
 @pytest.mark.parametrize("make", [make_circles, make_moons])
 def test_spectral_clusters_part_rings_and_moons(make):
     """Neither k-means nor kernel k-means with the same length scale finds them."""
