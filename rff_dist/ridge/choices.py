@@ -145,6 +145,14 @@ class Choices:
         return min(n_samples, most) if self.choosing and self.options.n_components == "auto" else n_samples
 
     @property
+    def by_rows(self) -> bool:
+        """Whether alpha is chosen by leaving out each row: rows are few, and alpha and `cv` are free."""
+        few = self.dataset.n_samples <= FEW_ROWS and self.widths[-1] <= AUTO_COMPONENTS
+        penalty, free = self.options.penalty, self.options.cv is None
+        free = free and penalty.named == "auto" and penalty.grid is None
+        return few and free and not has_groups(self.dataset)
+
+    @property
     def tuning(self) -> length_scales.EvidenceSearch:
         """How length scales are tuned: in a first round more quickly than those asked for by name."""
         if not self.choosing:
