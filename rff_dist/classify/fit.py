@@ -434,19 +434,6 @@ def judge_held_out(
     """Count a block's rows, whose targets are −1 and +1, separately for each split that holds them out."""
     scores, split, counted = held_out.predict_held_out(rows, state)
     assert rows.y is not None
-    n_classes = max(2, rows.y.shape[1])
-    weight = None if rows.sample_weight is None else rows.sample_weight[counted]
-    actual, predicted = predict.class_of(rows.y[counted]), predict.decide(scores, calibration)
-    logs = None if calibration is None else calibration.log_probabilities(scores)
-
-    def of_split(index: int) -> predict.Confusion:
-        here = split[counted] == index
-        return predict.count_classes(
-            actual[here],
-            predicted[here],
-            n_classes,
-            sample_weight=None if weight is None else weight[here],
-            log_probabilities=None if logs is None else logs[here],
-        )
-
-    return tuple(of_split(index) for index in range(len(state.validated)))
+    weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
+    count = predict.counter(rows.y[counted], scores, weights[counted], calibration)
+    return tuple(count(split[counted] == index) for index in range(len(state.validated)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -52,20 +53,29 @@ def judge_rows(
     rows: blocks.Rows, model: predicting.LinearModel, *, calibration: ScoreCalibration | None
 ) -> evaluation.ByGroup[Confusion]:
     """Count one block of rows, whose targets are −1 and +1, and each of its groups."""
-    assert rows.y is not None
-    blocks.check_targets(rows)
-    scores = predicting.predict_rows(rows, model)
-    codes, predicted, n_classes = class_of(rows.y), decide(scores, calibration), max(2, rows.y.shape[1])
-    weights = np.ones(len(codes)) if rows.sample_weight is None else rows.sample_weight
+    y, weights = evaluation.evaluated_targets(rows)
+    count = counter(y, predicting.predict_rows(rows, model), weights, calibration)
+    return evaluation.by_group(count, rows.groups, weights)
+
+
+def counter(
+    y: FloatArray, scores: FloatArray, weights: FloatArray, calibration: ScoreCalibration | None
+) -> Callable[[Any], Confusion]:
+    """Return a function that counts the rows at an index of NumPy.
+
+    `y`, `scores`: float64 arrays of shape (n_samples, n_columns). Targets of −1 and +1, and their scores.
+    `weights`: float64 array of shape (n_samples,).
+    """
+    codes, predicted, n_classes = class_of(y), decide(scores, calibration), max(2, y.shape[1])
     logs = None if calibration is None else calibration.log_probabilities(scores)
 
-    def sums(at: Any) -> Confusion:
+    def count(at: Any) -> Confusion:
         own = None if logs is None else logs[at]
         return count_classes(
             codes[at], predicted[at], n_classes, sample_weight=weights[at], log_probabilities=own
         )
 
-    return evaluation.by_group(sums, rows.groups, weights)
+    return count
 
 
 def class_of(scores: FloatArray) -> NDArray[np.intp]:
