@@ -23,17 +23,7 @@ from numpy.typing import ArrayLike
 from rff_dist.data import blocks, folding
 from rff_dist.features import maps
 from rff_dist.fitting import prepare
-from rff_dist.numerics.conjugate_gradients import (
-    SKETCH_COLUMNS,
-    Descent,
-    Iterated,
-    NystromPreconditioner,
-    Stop,
-    conjugate_gradients,
-    expected_iterations,
-    largest_rank,
-    nystrom_preconditioner,
-)
+from rff_dist.numerics import conjugate_gradients as cg
 from rff_dist.numerics.solution import RidgeSolution, SolveStatus, check_alpha, make_solution
 from rff_dist.selection import cross_validation, grids
 from rff_dist.statistics import gram_products, inspection, specs
@@ -64,7 +54,7 @@ class Pcg:
     """
 
     solution: RidgeSolution
-    iterated: Iterated
+    iterated: cg.Iterated
     rank: int
     n_passes: int
     relative_error: float
@@ -91,7 +81,7 @@ class Chosen:
 
     table: cross_validation.CrossValidation
     solutions: FloatArray
-    preconditioner: NystromPreconditioner
+    preconditioner: cg.NystromPreconditioner
     n_passes: int
 
     def near(self, alpha: FloatArray) -> FloatArray:
@@ -130,7 +120,7 @@ def solve_pcg(
     # of a constant target rounding alone is left, which is not worth a step
     constant = total <= blocks.ROUNDING * operator.sum_of_weights * np.square(operator.target_means)
     prepared.count("iterate", 0, MAX_PASSES)
-    iterated = conjugate_gradients(
+    iterated = cg.conjugate_gradients(
         operator.multiply,
         moments,
         penalties,
@@ -143,7 +133,7 @@ def solve_pcg(
     w, floor = iterated.solution, preconditioner.floor
     # c − 2w'b + w'Aw with Aw = b − r − alpha·w
     rss = total - (w * (moments + iterated.residual + penalties * w)).sum(axis=0)
-    status = SolveStatus.OK if iterated.stop is Stop.TOLERANCE else SolveStatus.NOT_CONVERGED
+    status = SolveStatus.OK if iterated.stop is cg.Stop.TOLERANCE else SolveStatus.NOT_CONVERGED
     if penalties.min() < floor:
         status = SolveStatus.ILL_CONDITIONED
     result = Pcg(
@@ -196,7 +186,7 @@ def validate_alphas(
     # columns in the order of (alpha, target), as the table's last two axes
     penalties, targets = np.repeat(grid, n_targets), np.tile(np.arange(n_targets), len(grid))
     right = operator.moments[:, targets]
-    descent = Descent(np.zeros_like(right), right.copy(), penalties, preconditioner)
+    descent = cg.Descent(np.zeros_like(right), right.copy(), penalties, preconditioner)
     tolerance = CHOICE_TOLERANCE * np.sqrt(total[targets] / preconditioner.shortfall(penalties))
     least, since = np.full(len(penalties), math.inf), np.zeros(len(penalties), np.int64)
     while n_passes < MAX_PASSES:
@@ -228,24 +218,24 @@ def validate_alphas(
 
 def _sketch(
     prepared: prepare.Prepared, operator: gram_products.GramOperator, alpha: float | None, tolerance: float
-) -> tuple[NystromPreconditioner, int]:
+) -> tuple[cg.NystromPreconditioner, int]:
     """Return a preconditioner for alphas of at least `alpha`, and how many passes it took.
 
     `alpha`: None is `LEAST_SHARE` of the largest eigenvalue.
     """
     n_components = operator.feature_map.n_components
-    largest = largest_rank(n_components)
+    largest = cg.largest_rank(n_components)
     test_matrix = products = np.empty((n_components, 0))
     wanted, n_passes = FIRST_RANK, 0
     while True:
         wanted = min(wanted, largest)
         while (rank := products.shape[1]) < wanted:
-            signs = random_signs(n_components, rank, min(wanted, rank + SKETCH_COLUMNS))
+            signs = random_signs(n_components, rank, min(wanted, rank + cg.SKETCH_COLUMNS))
             products = np.hstack([products, operator.multiply(signs, label="sketch")])
             test_matrix = np.hstack([test_matrix, signs])
             n_passes += 1
         # a copy, since a larger rank begins with these products
-        preconditioner = nystrom_preconditioner(test_matrix, products.copy())
+        preconditioner = cg.nystrom_preconditioner(test_matrix, products.copy())
         least = LEAST_SHARE * float(preconditioner.eigenvalues[0]) if alpha is None else alpha
         prepared.say("solve", f"a sketch of rank {rank:,}: {_words(preconditioner, least)}")
         if rank == largest or not _worth_doubling(preconditioner, least, operator, tolerance):
@@ -263,18 +253,18 @@ def random_signs(n_components: int, start: int, stop: int) -> FloatArray:
 
 
 def _worth_doubling(
-    sketch: NystromPreconditioner, alpha: float, operator: gram_products.GramOperator, tolerance: float
+    sketch: cg.NystromPreconditioner, alpha: float, operator: gram_products.GramOperator, tolerance: float
 ) -> bool:
     """Return whether the steps that a doubled rank may save cost more than its columns."""
-    least = expected_iterations(1.0, tolerance)
+    least = cg.expected_iterations(1.0, tolerance)
     # with a perfect sketch the condition is 1, now it is at most the shortfall; doubling takes rank more
     # columns
-    saved = expected_iterations(float(sketch.shortfall(np.array([alpha]))[0]), tolerance) - least
+    saved = cg.expected_iterations(float(sketch.shortfall(np.array([alpha]))[0]), tolerance) - least
     of_step = gram_products.pass_operations(operator.accumulation.spec.n_targets)
     return saved * of_step > gram_products.pass_operations(sketch.rank)
 
 
-def _words(sketch: NystromPreconditioner, alpha: float) -> str:
+def _words(sketch: cg.NystromPreconditioner, alpha: float) -> str:
     return f"eigenvalues from {sketch.eigenvalues[0]:.3g} to {sketch.eigenvalues[-1]:.3g}, alpha {alpha:.3g}"
 
 
