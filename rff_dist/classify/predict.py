@@ -131,17 +131,11 @@ def predict(
         fields.append(("probabilities", np.float64, (len(classes),)))
     dtype, names = np.dtype(fields), [str(label) for label in classes.tolist()]
     meanings = {} if plain.dtype.kind == "U" else {int(label): f"class_{label}" for label in classes}
-    columns = names if probabilities else None
+    columns, facts = names if probabilities else None, {"model_digest": model.digest()}
+    compute = partial(_predict_block, classes=plain, calibration=calibration, dtype=dtype)
+    layout = predicting.layout_of(dataset, dtype=dtype, column_names=columns, meanings=meanings)
     output = predicting.write_output(
-        dataset,
-        partial(_predict_block, classes=plain, calibration=calibration, dtype=dtype),
-        model.linear,
-        predicting.layout_of(dataset, dtype=dtype, column_names=columns, meanings=meanings),
-        url,
-        engine=engine,
-        label="predict",
-        attributes={"model_digest": model.digest()},
-        overwrite=overwrite,
+        dataset, compute, model.linear, layout, url, engine=engine, attributes=facts, overwrite=overwrite
     )
     return output.n_samples
 
