@@ -285,12 +285,17 @@ class Compared:
         self._place = 0
         self._again = False
 
+    @property
+    def best(self) -> Fitted:
+        """The best map so far; there is at least one."""
+        assert self._best is not None
+        return self._best
+
     def following(self, options: RidgeOptions) -> Reading | None:
         """Return the next reading; after the last, the best map again with float32 features if need be."""
         if self._left:
             return self._left.pop(0)
-        best = self._best
-        assert best is not None  # there are maps
+        best = self.best
         if self._again or not _wants_high_precision(best.rounding_seen(), options):
             return None
         self._again, self._best = True, None  # frees its sums, before those of another pass are made
@@ -308,8 +313,7 @@ class Compared:
 
     def settled(self, penalty: Penalty) -> bool:
         """Return whether half of the components err as little, so that twice as many will gain little."""
-        best = self._best
-        assert best is not None  # there are maps
+        best = self.best
         half = best.drawn.n_components // 4 * 2
         if best.parts is None or not draw.is_nested(best.drawn):
             return False
@@ -330,8 +334,7 @@ class Compared:
 
     def trained(self, prepared: Prepared, choices: Choices) -> Trained:
         """Return the model of the best map."""
-        best = self._best
-        assert best is not None  # there are maps
+        best = self.best
         facts: Mapping[str, Any] = describe.describe_cut(prepared.dataset, best.statistics, choices.folds)
         parts, feature_map = best.parts, best.feature_map
         if parts is not None:
@@ -398,16 +401,14 @@ def train_without_sums(prepared: Prepared, feature_map: FeatureMap, choices: Cho
 
 def with_held_out_scores(trained: Trained, prepared: Prepared, choices: Choices) -> Trained:
     """Measure in one more pass how far off held-out rows are, for intervals; see `hold_out_scores`."""
-    assert trained.parts is not None
-    held_out = conformal.hold_out_scores(
-        prepared.dataset,
+    parts, models, normalized = (
         trained.parts,
-        trained.model.feature_map,
-        alpha=trained.solved.solution.alpha,
-        fit_intercept=choices.penalty.fit_intercept,
-        normalized=isinstance(choices.options.conformal, str),
-        engine=prepared.engine,
+        fold_models_of(trained),
+        choices.options.conformal == "normalized",
     )
+    assert parts is not None
+    dataset, engine = prepared.dataset, prepared.engine
+    held_out = conformal.hold_out_scores(dataset, parts, models, normalized=normalized, engine=engine)
     return replace(trained, model=replace(trained.model, held_out=held_out))
 
 

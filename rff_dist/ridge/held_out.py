@@ -15,7 +15,7 @@ from rff_dist.data import blocks, folding
 from rff_dist.engines import protocol
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features import maps
-from rff_dist.fitting import evaluation, options, plan, predicting
+from rff_dist.fitting import evaluation, plan, predicting
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.selection import cross_validation
 from rff_dist.selection.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows
@@ -78,37 +78,30 @@ def leave_one_out(
 def hold_out_scores(
     dataset: blocks.Dataset,
     statistics: FoldStatistics,
-    feature_map: maps.FeatureMap,
+    models: FoldModels,
     *,
-    alpha: ArrayLike,
-    fit_intercept: bool = True,
     normalized: bool = False,
     engine: protocol.Engine,
 ) -> HeldOutScores:
     """Count in one more pass how far each row is from the model that was trained without its fold.
 
-    A pass of predictions, after n_splits Cholesky factorisations; see `rff_dist.ridge.held_out` for the
-    intervals that `quantile` of the scores gives. With `normalized` another such pass and a cross-validation,
-    of O(n_splits · n_components³), come first.
+    A pass of predictions; see `rff_dist.ridge.held_out` for the intervals that `quantile` of the scores
+    gives. With `normalized` another such pass and a cross-validation, of O(n_splits · n_components³), come
+    first.
 
     `dataset`: the rows that `statistics` count, in the same order.
-    `feature_map`: the one that `statistics` were accumulated with.
-    `alpha`: float or array of shape (n_targets,). The penalty of the model of all rows.
-    `fit_intercept`: whether that model has an intercept.
+    `models`: those of `fold_models`, at the penalty of the model of all rows.
     `normalized`: whether a row's error is divided by its predicted deviation, so that intervals are wider
-      where errors are larger.
-    Raises InvalidParameterError if `normalized` meets folds that are not each held out, such as `TimeFolds`;
-      DataError if values are not finite, or targets or groups are missing; StatisticsError if the statistics
-      are of other rows, or all folds that are held out (with `normalized`: any of them) have no rows.
+      where errors are larger. Each fold must be held out; see `check_conformal`.
+    Raises DataError if values are not finite, or targets or groups are missing; StatisticsError if the
+      statistics are of other rows, or with `normalized` a fold that is held out has no rows.
     """
-    if normalized:
-        options.check_conformal("normalized", statistics.folds)
     if statistics.n_samples != dataset.n_samples:
         raise StatisticsError(
             f"the folds' statistics count {statistics.n_samples:_} rows, the data have "
             f"{dataset.n_samples:_}; expected the rows that were cut into folds. Give the same data"
         )
-    deviations, models = None, fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept)
+    deviations = None
     if normalized:
         add_up = functools.partial(sum_root_residuals, exponents=statistics.total().spec.exponents)
         sums = inspection.sum_rows(
