@@ -314,16 +314,12 @@ class Compared:
     def settled(self, penalty: Penalty) -> bool:
         """Return whether half of the components err as little, so that twice as many will gain little."""
         best = self.best
-        half = best.drawn.n_components // 4 * 2
         if best.parts is None or not draw.is_nested(best.drawn):
             return False
         # from the sums at hand, whose leading components are those of a smaller draw: this takes no pass
-        table = cross_validate(
-            best.parts,
-            alphas=penalty.grid,
-            feature_maps=[draw.shortened(best.drawn, half)],
-            fit_intercept=penalty.fit_intercept,
-        )
+        half = draw.shortened(best.drawn, best.drawn.n_components // 4 * 2)
+        alphas, fit_intercept = penalty.grid, penalty.fit_intercept
+        table = cross_validate(best.parts, alphas=alphas, feature_maps=[half], fit_intercept=fit_intercept)
         return first_round.is_settled(table.best.score, best.score)
 
     def best_of(self, prepared: Prepared, chosen: first_round.Chosen) -> first_round.Chosen:
@@ -381,9 +377,7 @@ def train_without_sums(prepared: Prepared, feature_map: FeatureMap, choices: Cho
     alpha: Any = penalty.alpha
     if folds is not None:
         chosen = pcg.validate_alphas(prepared, feature_map, folds, alphas=grid, fit_intercept=fit_intercept)
-        choice = chosen.table.safest(feature_map.n_components)
-        if penalty.per_target is not False:
-            choice = chosen.table.with_own_alphas(choice, always=penalty.per_target is True)
+        choice = solve.choose_alpha(chosen.table, feature_map.n_components, penalty)
         alpha = choice.penalty
     iterated = pcg.solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept, chosen=chosen)
     solved = solve.Solved(iterated.solution, None, None if chosen is None else chosen.table, choice)
