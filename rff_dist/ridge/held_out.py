@@ -55,15 +55,8 @@ def leave_one_out(
             "on. Give the same data"
         )
     n_alphas = MAX_DEFAULT_ALPHAS if alphas is None else np.size(alphas)
-    # columns: `inverse` and `weights` of the HatMatrix
-    plan.check_matrix_pass(
-        dataset,
-        feature_map,
-        engine=engine,
-        n_targets=dataset.n_targets,
-        n_columns=n_alphas * (dataset.n_targets + 1),
-        spectral=True,
-    )
+    n_columns = n_alphas * (dataset.n_targets + 1)  # `inverse` and `weights` of the HatMatrix
+    plan.check_matrix_pass(dataset, feature_map, engine=engine, n_columns=n_columns, spectral=True)
     state = hat_matrix(statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept)
     errors = inspection.sum_rows(dataset, leave_out_rows, state, engine=engine, label="leave one out")
     trained_on, seen = statistics.sum_of_weights, float(errors.weight.value())
@@ -201,12 +194,10 @@ def fold_models(
         validated.append(held_out)
     if not validated:
         raise StatisticsError(f"no fold of {statistics.folds} that is held out has rows; use fewer folds")
+    coefficients = np.hstack([solution.coefficients for solution in solutions])
+    intercept = np.concatenate([solution.intercept for solution in solutions])
     return FoldModels(
-        linear=predicting.LinearModel(
-            feature_map,
-            np.hstack([solution.coefficients for solution in solutions]),
-            np.concatenate([solution.intercept for solution in solutions]),
-        ),
+        linear=predicting.LinearModel(feature_map, coefficients, intercept),
         folds=statistics.folds,
         validated=np.array(validated, np.int64),
         n_samples=statistics.n_samples,

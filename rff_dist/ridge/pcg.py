@@ -112,10 +112,11 @@ def solve_pcg(
     inspection.check_same_rows(prepared.moments, operator.sums.targets, operator.accumulation.spec)
     moments, total = operator.moments, operator.total_sum_of_squares
     penalties = check_alpha(alpha, moments.shape[1])
+    start = None
     if chosen is None:
         preconditioner, n_before = _sketch(prepared, operator, float(penalties.min()), TOLERANCE)
     else:
-        preconditioner, n_before = chosen.preconditioner, chosen.n_passes
+        preconditioner, n_before, start = chosen.preconditioner, chosen.n_passes, chosen.near(penalties)
     deviations = np.sqrt(total)
     # of a constant target rounding alone is left, which is not worth a step
     constant = total <= blocks.ROUNDING * operator.sum_of_weights * np.square(operator.target_means)
@@ -127,7 +128,7 @@ def solve_pcg(
         preconditioner,
         tolerance=np.where(constant, math.inf, TOLERANCE * deviations),
         max_products=MAX_PASSES,
-        start=None if chosen is None else chosen.near(penalties),
+        start=start,
     )
     relative = float(np.max(iterated.errors[~constant] / deviations[~constant], initial=0.0))
     w, floor = iterated.solution, preconditioner.floor
@@ -136,15 +137,12 @@ def solve_pcg(
     status = SolveStatus.OK if iterated.stop is cg.Stop.TOLERANCE else SolveStatus.NOT_CONVERGED
     if penalties.min() < floor:
         status = SolveStatus.ILL_CONDITIONED
-    result = Pcg(
-        make_solution(operator, w, penalties, rss=rss, effective_rank=len(w), floor=floor, status=status),
-        iterated,
-        preconditioner.rank,
-        1 + n_before + iterated.n_products,
-        relative,
-        operator.accumulation.spec,
-        operator.target_deviations,
+    solution = make_solution(
+        operator, w, penalties, rss=rss, effective_rank=len(w), floor=floor, status=status
     )
+    rank, n_passes = preconditioner.rank, 1 + n_before + iterated.n_products
+    spec, of_targets = operator.accumulation.spec, operator.target_deviations
+    result = Pcg(solution, iterated, rank, n_passes, relative, spec, of_targets)
     logger.debug("solved by %d passes: %s", result.n_passes, dict(result.facts()))
     _warn(result)
     return result
@@ -167,13 +165,10 @@ def validate_alphas(
     `alphas`: the values to try; by default three per decade, down to 1e-8 of the largest eigenvalue.
     Raises DataError, SolveError as `solve_pcg`; StatisticsError if no row is held out.
     """
-    dataset = prepared.dataset
+    dataset, accumulation = prepared.dataset, prepared.accumulation(feature_map)
+    split = gram_products.TrainingSplit(folds, dataset.n_samples)
     operator = gram_products.gram_operator(
-        dataset,
-        prepared.accumulation(feature_map),
-        centred=fit_intercept,
-        engine=prepared.engine,
-        split=gram_products.TrainingSplit(folds, dataset.n_samples),
+        dataset, accumulation, centred=fit_intercept, engine=prepared.engine, split=split
     )
     if alphas is None:
         preconditioner, n_passes = _sketch(prepared, operator, None, CHOICE_TOLERANCE)
@@ -203,14 +198,9 @@ def validate_alphas(
         n_passes += 1
     # the product is not needed, so that one column will do
     _, errors = operator.multiply_and_validate(right[:, :1], descent.solution, targets)
-    table = cross_validation.CrossValidation(
-        folds,
-        np.array([feature_map.n_components]),
-        grid,
-        errors.reshape(1, 1, len(grid), n_targets),
-        np.ones(1),
-        np.square(operator.target_deviations),
-    )
+    errors = errors.reshape(1, 1, len(grid), n_targets)
+    widths, variance = np.array([feature_map.n_components]), np.square(operator.target_deviations)
+    table = cross_validation.CrossValidation(folds, widths, grid, errors, np.ones(1), variance)
     solutions = descent.solution.reshape(-1, len(grid), n_targets)
     # two more: the one that began, and the last errors
     return Chosen(table, solutions, preconditioner, n_passes + 2)
