@@ -314,9 +314,9 @@ class RidgeOptions(FeatureOptions):
     def needs_statistics(self) -> str | None:
         """The reason why the fit needs sums of Z'Z; None if it does not."""
         named = isinstance(self.alpha, str)
-        if self.alpha not in ("auto", "cv") if named else not np.all(np.asarray(self.alpha) > 0):
-            return f"`alpha` is {self.alpha!r}"
+        summed = self.alpha not in ("auto", "cv") if named else not np.all(np.asarray(self.alpha) > 0)
         reasons = {
+            f"`alpha` is {self.alpha!r}": summed,
             f"`n_components` is {self.n_components!r}": self.several_widths,
             f"`conformal` is {self.conformal!r}": bool(self.conformal),
         }

@@ -58,14 +58,11 @@ class KernelComponents:
 
     def features(self) -> composed.PrincipalFeatureMap:
         """Return a feature map whose features are the scores, for k-means."""
-        projection, feature_map = self.projection(), self.feature_map
+        plain, standardizer = self.feature_map.with_standardizer(None), self.feature_map.standardizer
+        projection = self.projection()
+        linear, offset, floor = projection.linear, projection.offset, projection.floor
         return composed.PrincipalFeatureMap(
-            feature_map.with_standardizer(None),
-            projection.linear.raw_coefficients,
-            projection.linear.intercept,
-            projection.offset,
-            projection.floor,
-            feature_map.standardizer,
+            plain, linear.raw_coefficients, linear.intercept, offset, floor, standardizer
         )
 
 
@@ -123,12 +120,12 @@ def _fit_normalized(
         dataset, components.sum_features, engine.broadcast(feature_map), engine=engine, label="degrees"
     )
     degrees = components.degrees_from(sums, feature_map)
-    largest = replace(  # rows get weights w/d, and d is at least the floor
+    divided = replace(  # rows get weights w/d, and d is at least the floor
         moments,
         largest_weight=moments.largest_weight / degrees.floor,
         smallest_weight=moments.smallest_weight / degrees.floor,
     )
-    spec = replace(prepared, moments=largest).accumulation(feature_map, with_targets=False).spec
+    spec = replace(prepared, moments=divided).accumulation(feature_map, with_targets=False).spec
     # dividing rows by their degrees gives them weights, so their sums are not exact in fixed point
     spec = replace(spec, fixed_point=False, fraction_bits=passes.fraction_bits_for(dataset.n_samples))
     accumulation = accumulate.Accumulation(feature_map, spec)

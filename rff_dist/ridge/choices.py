@@ -156,12 +156,10 @@ class Choices:
         """How length scales are tuned: in a first round more quickly than those asked for by name."""
         if not self.choosing:
             return length_scales.EvidenceSearch()
-        width, exact = (128 if self.plan.n_samples <= FEW_ROWS else 256), self.options.features == "nystrom"
+        width, n_starts = 128 if self.plan.n_samples <= FEW_ROWS else 256, self.effort.n_starts
+        exact = TUNED_EXACTLY if self.options.features == "nystrom" else 0
         return length_scales.EvidenceSearch(
-            n_samples=TUNED_ON,
-            n_components=width,
-            n_starts=self.effort.n_starts,
-            exact_up_to=TUNED_EXACTLY if exact else 0,
+            n_samples=TUNED_ON, n_components=width, n_starts=n_starts, exact_up_to=exact
         )
 
     def finals(self, n_finalists: int) -> list[Self]:

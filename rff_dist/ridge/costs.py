@@ -310,10 +310,8 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | Non
 
     def final_of(finals: Choices, of_rows: float = 1.0) -> float:
         share = of_rows * (finals.widths[-1] / choices.widths[-1]) ** 2
-        return (
-            share * chosen.seconds(gflops)
-            + cross_validation.cross_validation_flops(finals.widths, n_splits) / rate
-        )
+        tables = cross_validation.cross_validation_flops(finals.widths, n_splits) / rate
+        return share * chosen.seconds(gflops) + tables
 
     meeting, *alone = choices.finals(choices.n_finalists)
     met = choices.meeting_rows / chosen.n_samples
