@@ -116,8 +116,9 @@ def _fit_normalized(
     prepared: prepare.Prepared, feature_map: maps.FeatureMap, n_components: int
 ) -> KernelComponents:
     dataset, moments, engine = prepared.dataset, prepared.moments, prepared.engine
+    add_up, shared = components.sum_features, engine.broadcast(feature_map)
     sums = inspection.sum_rows(
-        dataset, components.sum_features, engine.broadcast(feature_map), engine=engine, label="degrees"
+        dataset, add_up, shared, combine=accumulate.add_each, engine=engine, label="degrees"
     )
     degrees = components.degrees_from(sums, feature_map)
     divided = replace(  # rows get weights w/d, and d is at least the floor
