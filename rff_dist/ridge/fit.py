@@ -27,7 +27,6 @@ from rff_dist.ridge.budget import Budget
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
 from rff_dist.ridge.choices import EXACT_ROWS, Choices, choices_of, has_groups, prepare_folds
 from rff_dist.selection.cross_validation import CrossValidation, cross_validate
-from rff_dist.selection.grids import PerTarget
 from rff_dist.selection.leave_one_out import select_by_press
 from rff_dist.statistics import fold_statistics, inspection, moments, passes
 from rff_dist.statistics.accumulate import Accumulations
@@ -395,13 +394,9 @@ def train_without_sums(prepared: Prepared, feature_map: FeatureMap, choices: Cho
 
 def with_held_out_scores(trained: Trained, prepared: Prepared, choices: Choices) -> Trained:
     """Measure in one more pass how far off held-out rows are, for intervals; see `hold_out_scores`."""
-    parts, models, normalized = (
-        trained.parts,
-        fold_models_of(trained),
-        choices.options.conformal == "normalized",
-    )
+    parts, models, engine = trained.parts, fold_models_of(trained), prepared.engine
     assert parts is not None
-    dataset, engine = prepared.dataset, prepared.engine
+    dataset, normalized = prepared.dataset, isinstance(choices.options.conformal, str)
     held_out = conformal.hold_out_scores(dataset, parts, models, normalized=normalized, engine=engine)
     return replace(trained, model=replace(trained.model, held_out=held_out))
 
@@ -480,7 +475,7 @@ def refit(
     None keeps the model's own alpha, or alphas. Held-out scores are kept: they come from fits of fewer rows,
     so that intervals err on the wide side.
     """
-    per_target: PerTarget = model.card.get("alpha_per_target", False)
+    per_target = model.card.get("alpha_per_target", False)
     if alpha is None:
         # a list of alphas, one for each target, would be taken for values to choose from
         chosen = model.alpha if isinstance(model.alpha, float) else model.card.get("alpha_given", "cv")

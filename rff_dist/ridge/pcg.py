@@ -226,8 +226,10 @@ def _sketch(
             n_passes += 1
         # a copy, since a larger rank begins with these products
         preconditioner = cg.nystrom_preconditioner(test_matrix, products.copy())
-        least = LEAST_SHARE * float(preconditioner.eigenvalues[0]) if alpha is None else alpha
-        prepared.say("solve", f"a sketch of rank {rank:,}: {_words(preconditioner, least)}")
+        first, last = preconditioner.eigenvalues[[0, -1]].tolist()
+        least = LEAST_SHARE * first if alpha is None else alpha
+        spectrum = f"eigenvalues from {first:.3g} to {last:.3g}, alpha {least:.3g}"
+        prepared.say("solve", f"a sketch of rank {rank:,}: {spectrum}")
         if rank == largest or not _worth_doubling(preconditioner, least, operator, tolerance):
             return preconditioner, n_passes
         wanted = 2 * rank
@@ -252,10 +254,6 @@ def _worth_doubling(
     saved = cg.expected_iterations(float(sketch.shortfall(np.array([alpha]))[0]), tolerance) - least
     of_step = gram_products.pass_operations(operator.accumulation.spec.n_targets)
     return saved * of_step > gram_products.pass_operations(sketch.rank)
-
-
-def _words(sketch: cg.NystromPreconditioner, alpha: float) -> str:
-    return f"eigenvalues from {sketch.eigenvalues[0]:.3g} to {sketch.eigenvalues[-1]:.3g}, alpha {alpha:.3g}"
 
 
 def _warn(result: Pcg) -> None:
