@@ -337,7 +337,7 @@ def fit(
         estimate = do("hold out", estimate_by_folds, dataset, folds, ridge, engine=engine)
         model = model.with_card(estimate={"loss": predict.SQUARED, **estimate})
     if loss == predict.SQUARED:
-        model = _described(model, dataset, losses, ridge, None, ridge_alpha=ridge_alpha)
+        model = _described(model, dataset, losses, ridge, None)
         return FittedModel(replace(trained, model=model), folds, ridge)
     alpha, curvature, calibration = ridge_alpha, HINGE_CURVATURE, None
     if loss == Logistic.name:
@@ -345,8 +345,8 @@ def fit(
         alpha *= 1.0 if is_one_alpha(options.alpha) else max(curvature, SMALLEST_ALPHA_FACTOR)
         calibration = platt_scaling.ScoreCalibration(1.0, (0.0,) * model.n_targets)
     minimum = do(loss, fit_loss, dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
+    model = _described(model, dataset, losses, calibration, minimum)
     model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
-    model = _described(model, dataset, losses, calibration, minimum, ridge_alpha=ridge_alpha)
     return FittedModel(replace(trained, model=model), folds, ridge)
 
 
@@ -366,10 +366,8 @@ def _described(
     losses: LossOptions,
     calibration: platt_scaling.ScoreCalibration | None,
     minimum: minimize.Minimum | None,
-    *,
-    ridge_alpha: float,
 ) -> models.RidgeModel:
-    """Return a classifier's model with its labels and how it was fitted on its card, as JSON values."""
+    """Return ridge's model with the labels and how the classifier was fitted on its card, as JSON values."""
     classes, weight, facts = dataset.classes, cast("Any", losses.class_weight), None
     if minimum is not None:
         facts = {
@@ -384,7 +382,7 @@ def _described(
             "loss": losses.loss,
             "calibration": None if calibration is None else asdict(calibration),
             "minimum": facts,
-            "ridge_alpha": ridge_alpha,
+            "ridge_alpha": model.alpha,
             "classes": classes.tolist(),
             "dtype": classes.dtype.str,
             "class_weight": weight,
@@ -434,19 +432,6 @@ def judge_held_out(
     """Count a block's rows, whose targets are −1 and +1, separately for each split that holds them out."""
     scores, split, counted = held_out.predict_held_out(rows, state)
     assert rows.y is not None
-    n_classes = max(2, rows.y.shape[1])
-    weight = None if rows.sample_weight is None else rows.sample_weight[counted]
-    actual, predicted = predict.class_of(rows.y[counted]), predict.decide(scores, calibration)
-    logs = None if calibration is None else calibration.log_probabilities(scores)
-
-    def of_split(index: int) -> predict.Confusion:
-        here = split[counted] == index
-        return predict.count_classes(
-            actual[here],
-            predicted[here],
-            n_classes,
-            sample_weight=None if weight is None else weight[here],
-            log_probabilities=None if logs is None else logs[here],
-        )
-
-    return tuple(of_split(index) for index in range(len(state.validated)))
+    weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
+    count = predict.counter(rows.y[counted], scores, weights[counted], calibration)
+    return tuple(count(split[counted] == index) for index in range(len(state.validated)))

@@ -130,7 +130,7 @@ def sum_loss(rows: blocks.Rows, linear: predicting.LinearModel, *, loss: Loss) -
                 for low, high in feature_map.stripes:
                     feature_map.fill(inputs[strip], part[low:high], low, high)
                 scores = (weights.T @ part).T + linear.intercept
-            _check_scores(scores, rows.block.start + start)
+            predicting.check_predictions(scores, rows.block.start + start, what="score")
             losses, slope = loss(scores, targets[strip])
             if rows.sample_weight is not None:
                 losses = losses * rows.sample_weight[strip]
@@ -160,12 +160,3 @@ def _checked_targets(rows: blocks.Rows, *, n_columns: int) -> FloatArray:
             "and +1, with one +1 in each row of several columns. Read labels through a labelled dataset"
         )
     return rows.y
-
-
-def _check_scores(scores: FloatArray, first_row: int) -> None:
-    if not np.isfinite(scores).all():
-        row = first_row + int(np.argwhere(~np.isfinite(scores))[0, 0])
-        raise DataError(
-            f"the score of row {row:_} is not finite: its inputs times the frequencies, or the coefficients, "
-            "overflow; standardise the inputs"
-        )

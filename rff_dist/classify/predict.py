@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -52,20 +53,29 @@ def judge_rows(
     rows: blocks.Rows, model: predicting.LinearModel, *, calibration: ScoreCalibration | None
 ) -> evaluation.ByGroup[Confusion]:
     """Count one block of rows, whose targets are −1 and +1, and each of its groups."""
-    assert rows.y is not None
-    blocks.check_targets(rows)
-    scores = predicting.predict_rows(rows, model)
-    codes, predicted, n_classes = class_of(rows.y), decide(scores, calibration), max(2, rows.y.shape[1])
-    weights = np.ones(len(codes)) if rows.sample_weight is None else rows.sample_weight
+    y, weights = evaluation.evaluated_targets(rows)
+    count = counter(y, predicting.predict_rows(rows, model), weights, calibration)
+    return evaluation.by_group(count, rows.groups, weights)
+
+
+def counter(
+    y: FloatArray, scores: FloatArray, weights: FloatArray, calibration: ScoreCalibration | None
+) -> Callable[[Any], Confusion]:
+    """Return a function that counts the rows at an index of NumPy.
+
+    `y`, `scores`: float64 arrays of shape (n_samples, n_columns). Targets of −1 and +1, and their scores.
+    `weights`: float64 array of shape (n_samples,).
+    """
+    codes, predicted, n_classes = class_of(y), decide(scores, calibration), max(2, y.shape[1])
     logs = None if calibration is None else calibration.log_probabilities(scores)
 
-    def sums(at: Any) -> Confusion:
+    def count(at: Any) -> Confusion:
         own = None if logs is None else logs[at]
         return count_classes(
             codes[at], predicted[at], n_classes, sample_weight=weights[at], log_probabilities=own
         )
 
-    return evaluation.by_group(sums, rows.groups, weights)
+    return count
 
 
 def class_of(scores: FloatArray) -> NDArray[np.intp]:
@@ -121,17 +131,11 @@ def predict(
         fields.append(("probabilities", np.float64, (len(classes),)))
     dtype, names = np.dtype(fields), [str(label) for label in classes.tolist()]
     meanings = {} if plain.dtype.kind == "U" else {int(label): f"class_{label}" for label in classes}
-    columns = names if probabilities else None
+    columns, facts = names if probabilities else None, {"model_digest": model.digest()}
+    compute = partial(_predict_block, classes=plain, calibration=calibration, dtype=dtype)
+    layout = predicting.layout_of(dataset, dtype=dtype, column_names=columns, meanings=meanings)
     output = predicting.write_output(
-        dataset,
-        partial(_predict_block, classes=plain, calibration=calibration, dtype=dtype),
-        model.linear,
-        predicting.layout_of(dataset, dtype=dtype, column_names=columns, meanings=meanings),
-        url,
-        engine=engine,
-        label="predict",
-        attributes={"model_digest": model.digest()},
-        overwrite=overwrite,
+        dataset, compute, model.linear, layout, url, engine=engine, attributes=facts, overwrite=overwrite
     )
     return output.n_samples
 

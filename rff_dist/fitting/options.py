@@ -68,11 +68,6 @@ def check_alpha(alpha: Any) -> None:
         )
 
 
-def are_several(n_components: Components) -> bool:
-    """Return whether `n_components` are several numbers rather than "auto" or one."""
-    return not isinstance(n_components, str) and np.ndim(n_components) > 0
-
-
 def read_widths(n_components: Components, map: str, features: FeatureKind) -> list[int]:
     """Return the numbers of components that a fit looks at, ascending.
 
@@ -147,6 +142,11 @@ class Penalty:
     def named(self) -> str | None:
         """The name of the method that chooses alpha; None if numbers are given."""
         return self.alpha if isinstance(self.alpha, str) else None
+
+    @property
+    def by_folds(self) -> bool:
+        """Whether k-fold cross-validation may choose alpha: by one of its names, or among several numbers."""
+        return self.alpha in CV_NAMES if isinstance(self.alpha, str) else not is_one_alpha(self.alpha)
 
     @property
     def grid(self) -> FloatArray | None:
@@ -306,13 +306,18 @@ class RidgeOptions(FeatureOptions):
         return Penalty(self.alpha, self.alphas, self.fit_intercept, self.alpha_per_target)
 
     @property
+    def several_widths(self) -> bool:
+        """Whether `n_components` are several numbers rather than "auto" or one."""
+        return not isinstance(self.n_components, str) and np.ndim(self.n_components) > 0
+
+    @property
     def needs_statistics(self) -> str | None:
         """The reason why the fit needs sums of Z'Z; None if it does not."""
         named = isinstance(self.alpha, str)
-        if self.alpha not in ("auto", "cv") if named else not np.all(np.asarray(self.alpha) > 0):
-            return f"`alpha` is {self.alpha!r}"
+        summed = self.alpha not in ("auto", "cv") if named else not np.all(np.asarray(self.alpha) > 0)
         reasons = {
-            f"`n_components` is {self.n_components!r}": are_several(self.n_components),
+            f"`alpha` is {self.alpha!r}": summed,
+            f"`n_components` is {self.n_components!r}": self.several_widths,
             f"`conformal` is {self.conformal!r}": bool(self.conformal),
         }
         return next((words for words, is_so in reasons.items() if is_so), None)

@@ -478,15 +478,18 @@ def check_matrix_pass(
     feature_map: maps.FeatureMap,
     *,
     engine: protocol.Engine,
-    n_targets: int,
+    n_targets: int = 0,
     n_columns: int = 0,
     n_matrices: int = 1,
     spectral: bool = False,
 ) -> None:
-    """Refuse a pass that carries D x D matrices if memory is too small; see `plan_matrix_pass`."""
+    """Refuse a pass that carries D x D matrices if memory is too small; see `plan_matrix_pass`.
+
+    `n_targets`: of the model; by default those of the dataset.
+    """
     sums = Sums(features="fourier" if feature_map.whitener is None else "nystrom")
     fit = PlannedFit.of(dataset, feature_map.n_components, sums, machines=Machines.of(engine))
-    fit = replace(fit, sizes=replace(fit.sizes, n_targets=n_targets))
+    fit = replace(fit, sizes=replace(fit.sizes, n_targets=n_targets or fit.sizes.n_targets))
     worker, client = plan_matrix_pass(fit, n_columns=n_columns, n_matrices=n_matrices, spectral=spectral)
     for who, needed, limit in _shortages(
         ("a worker", worker, fit.machines.memory_limit),

@@ -74,13 +74,18 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
         predictions[start : start + height] = total.T + model.intercept
 
     machine.share_out(predict, range(0, len(inputs), height))
-    if not np.isfinite(predictions).all():
-        row = rows.block.start + int(np.argwhere(~np.isfinite(predictions))[0, 0])
+    check_predictions(predictions, rows.block.start)
+    return predictions
+
+
+def check_predictions(values: FloatArray, first_row: int, *, what: str = "prediction") -> None:
+    """Raise DataError if a prediction, or `what` it is called, is not finite."""
+    if not np.isfinite(values).all():
+        row = first_row + int(np.argwhere(~np.isfinite(values))[0, 0])
         raise DataError(
-            f"the prediction of row {row:_} is not finite: its inputs times the frequencies, or the model's "
+            f"the {what} of row {row:_} is not finite: its inputs times the frequencies, or the model's "
             "coefficients, overflow; standardise the inputs"
         )
-    return predictions
 
 
 #: Seconds of writing, above which the rows that a stopped job wrote are kept for one that does the same.
@@ -100,7 +105,7 @@ def write_output[S](
     url: str | os.PathLike[str],
     *,
     engine: Engine,
-    label: str,
+    label: str = "predict",
     attributes: Mapping[str, Any] | None,
     overwrite: bool = False,
 ) -> outputs.StagedOutput:

@@ -50,12 +50,15 @@ class Prepared:
         """Report progress of steps that are no passes: `done` of at most `limit`."""
         progress.Announcer(self.engine.observers)(progress.Rounds(label, limit, done))
 
-    def accumulation(self, feature_map: maps.FeatureMap) -> accumulate.Accumulation:
+    def accumulation(
+        self, feature_map: maps.FeatureMap, *, with_targets: bool = True
+    ) -> accumulate.Accumulation:
         """Return what a pass over the dataset sums up for a feature map."""
         spec = passes.statistics_spec(
             self.dataset,
             feature_map,
-            target_offset=inspection.target_offset_from(self.moments),
+            target_offset=inspection.target_offset_from(self.moments) if with_targets else (),
+            with_targets=with_targets,
             fraction_bits=passes.fraction_bits_for(self.dataset.n_samples),
             engine=self.engine,
             weights=passes.weight_grid(self.moments, self.sample_weight_kind),

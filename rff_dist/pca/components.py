@@ -132,25 +132,11 @@ def _with_fixed_signs(components: FloatArray) -> FloatArray:
 # -- degrees ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FeatureSums:
-    """Sums over the rows seen so far, from which degrees follow; `+` joins two sets of rows.
+def sum_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> tuple[exact_sums.ExactSum, ...]:
+    """Return the sums of a block from which degrees follow, O(n_samples · n_components · n_features).
 
-    `n_samples`: rows counted.
-    `weight`: ExactSum of shape (). Sum of the weights.
-    `raw`: ExactSum of shape (n_components,). Weighted sums of the unnormalised features.
-    """
-
-    n_samples: int
-    weight: exact_sums.ExactSum
-    raw: exact_sums.ExactSum
-
-    __add__ = exact_sums.add_fields
-
-
-def sum_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FeatureSums:
-    """Return the sums of a block's features, O(n_samples · n_components · n_features).
-
+    Returns `weight`, ExactSum of shape (): sum of the weights; `raw`, ExactSum of shape (n_components,):
+      weighted sums of the unnormalised features.
     Raises DataError if values are not finite, or a weight is negative.
     """
     inputs = feature_map.prepare(rows.X)
@@ -170,8 +156,7 @@ def sum_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FeatureSums
                 sums[start:stop] += features @ weights[first : first + height]
 
     machine.share_out(add, feature_map.stripes)
-    exact = map(exact_sums.ExactSum.of, (np.asarray(weights.sum()), sums))
-    return FeatureSums(len(inputs), *exact)
+    return tuple(map(exact_sums.ExactSum.of, (np.asarray(weights.sum()), sums)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,11 +171,15 @@ class Degrees:
     floor: float
 
 
-def degrees_from(sums: FeatureSums, feature_map: maps.FeatureMap) -> Degrees:
-    """Return the degrees of a dataset; raises DataError if their mean is not above 0."""
-    scaled = gram_products.sums_of_z(sums.raw.value()[:, np.newaxis], feature_map)
+def degrees_from(sums: tuple[exact_sums.ExactSum, ...], feature_map: maps.FeatureMap) -> Degrees:
+    """Return the degrees of a dataset from the sums of its features.
+
+    Raises DataError if their mean is not above 0.
+    """
+    of_weights, raw = sums
+    scaled = gram_products.sums_of_z(raw.value()[:, np.newaxis], feature_map)
     # Σ w·z's = ‖s‖², for s = Σ w·z
-    volume, weight = float(np.square(scaled).sum()), float(sums.weight.value())
+    volume, weight = float(np.square(scaled).sum()), float(of_weights.value())
     if not (weight > 0 and volume > 0):
         raise DataError(
             f"the rows' degrees add up to {volume:g} with a total weight of {weight:g}; expected numbers "

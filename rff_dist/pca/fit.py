@@ -13,7 +13,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.features import composed, feature_options, maps
 from rff_dist.fitting import plan, predicting, prepare
 from rff_dist.pca import components
-from rff_dist.statistics import accumulate, inspection, passes, ridge_statistics, specs
+from rff_dist.statistics import accumulate, inspection, passes, ridge_statistics
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import short_repr
 from rff_dist.typing import PathLike
@@ -58,14 +58,11 @@ class KernelComponents:
 
     def features(self) -> composed.PrincipalFeatureMap:
         """Return a feature map whose features are the scores, for k-means."""
-        projection, feature_map = self.projection(), self.feature_map
+        plain, standardizer = self.feature_map.with_standardizer(None), self.feature_map.standardizer
+        projection = self.projection()
+        linear, offset, floor = projection.linear, projection.offset, projection.floor
         return composed.PrincipalFeatureMap(
-            feature_map.with_standardizer(None),
-            projection.linear.raw_coefficients,
-            projection.linear.intercept,
-            projection.offset,
-            projection.floor,
-            feature_map.standardizer,
+            plain, linear.raw_coefficients, linear.intercept, offset, floor, standardizer
         )
 
 
@@ -98,14 +95,14 @@ def fit_components(
     source = dataset.without_targets()
     plan.check_plan(source, features.n_components, plan.Sums(features=features.features), engine=engine)
     prepared = prepare.prepare(source, standardize=features.standardize, moments=moments, engine=engine)
-    feature_map, moments = prepared.draw(features, seed=features.seed), prepared.moments
+    feature_map = prepared.draw(features, seed=features.seed)
     # Nyström maps have fewer features if there are fewer distinct rows
     kept = min(n_components, feature_map.n_components)
     if normalize == "degree":
-        return _fit_normalized(source, feature_map, moments, kept, engine=engine)
-    spec = _spec(source, feature_map, moments, engine=engine)
+        return _fit_normalized(prepared, feature_map, kept)
+    spec = prepared.accumulation(feature_map, with_targets=False).spec
     statistics = passes.accumulate(source, feature_map, engine=engine, spec=spec)
-    inspection.check_same_rows(moments, statistics.targets, spec)
+    inspection.check_same_rows(prepared.moments, statistics.targets, spec)
     return KernelComponents(feature_map, statistics, components.principal_components(statistics, kept))
 
 
@@ -115,35 +112,23 @@ def check_normalize(normalize: object) -> None:
         raise InvalidParameterError(f"`normalize` is {normalize!r}; expected None or 'degree'")
 
 
-def _spec(
-    dataset: Dataset, feature_map: maps.FeatureMap, moments: Moments, *, engine: Engine
-) -> specs.StatisticsSpec:
-    return passes.statistics_spec(
-        dataset,
-        feature_map,
-        fraction_bits=passes.fraction_bits_for(dataset.n_samples),
-        with_targets=False,
-        engine=engine,
-        weights=passes.weight_grid(moments),
-    )
-
-
 def _fit_normalized(
-    dataset: Dataset, feature_map: maps.FeatureMap, moments: Moments, n_components: int, *, engine: Engine
+    prepared: prepare.Prepared, feature_map: maps.FeatureMap, n_components: int
 ) -> KernelComponents:
+    dataset, moments, engine = prepared.dataset, prepared.moments, prepared.engine
+    add_up, shared = components.sum_features, engine.broadcast(feature_map)
     sums = inspection.sum_rows(
-        dataset, components.sum_features, engine.broadcast(feature_map), engine=engine, label="degrees"
+        dataset, add_up, shared, combine=accumulate.add_each, engine=engine, label="degrees"
     )
     degrees = components.degrees_from(sums, feature_map)
-    largest = replace(  # rows get weights w/d, and d is at least the floor
+    divided = replace(  # rows get weights w/d, and d is at least the floor
         moments,
         largest_weight=moments.largest_weight / degrees.floor,
         smallest_weight=moments.smallest_weight / degrees.floor,
     )
-    spec = _spec(dataset, feature_map, largest, engine=engine)
-    bits = passes.fraction_bits_for(dataset.n_samples)
+    spec = replace(prepared, moments=divided).accumulation(feature_map, with_targets=False).spec
     # dividing rows by their degrees gives them weights, so their sums are not exact in fixed point
-    spec = replace(spec, fixed_point=False, fraction_bits=bits)
+    spec = replace(spec, fixed_point=False, fraction_bits=passes.fraction_bits_for(dataset.n_samples))
     accumulation = accumulate.Accumulation(feature_map, spec)
     degree = predicting.LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
     total: components.DegreeStatistics = engine.map_reduce(

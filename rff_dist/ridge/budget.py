@@ -89,9 +89,6 @@ class Budget:
             return float("inf")
         return share * self.limit - self.spent()
 
-    def leave_out(self, what: str) -> None:
-        self._left_out.append(what)
-
     @property
     def untried(self) -> list[str]:
         """What there was no time for, in words."""
@@ -121,7 +118,7 @@ class Budget:
             if seconds <= self.left():
                 break
         if n_maps < most:
-            self.leave_out(f"{most - n_maps} of {most} finalists")
+            self._left_out.append(f"{most - n_maps} of {most} finalists")
         if n_components < width:
-            self.leave_out(f"{width - n_components:,} of {width:,} components")
+            self._left_out.append(f"{width - n_components:,} of {width:,} components")
         return n_components, n_maps

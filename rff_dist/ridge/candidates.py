@@ -188,14 +188,11 @@ class Draws:
         if kernel not in self._tuned:
             self._prepared.say("tune", f"length scales of the {names.kernel_text(kernel)} kernel")
             dense = self._tuned.get(kernel.kernel) if isinstance(kernel, Additive) else None
-            tuned: base.Kernel = draw.tune(
-                self._prepared.inputs(self._options.seed),
-                kernel,
-                self._tuning,
-                folds=self._folds if isinstance(self._folds, folding.HeldInFolds) else None,
-                start=stationary.own_length_scale(dense),  # of the kernel that it adds to, if that is tuned
-                told=partial(self._prepared.count, "tune"),
-            ).kernel
+            start = stationary.own_length_scale(dense)  # of the kernel that it adds to, if that is tuned
+            folds = self._folds if isinstance(self._folds, folding.HeldInFolds) else None
+            inputs, told = self._prepared.inputs(self._options.seed), partial(self._prepared.count, "tune")
+            search = draw.tune(inputs, kernel, self._tuning, folds=folds, start=start, told=told)
+            tuned: base.Kernel = search.kernel
             # single columns alone have exact effects, and a dense part alone is no other candidate
             self._tuned[kernel] = tuned.without_parts_below(0.01) if isinstance(tuned, Additive) else tuned
         return self._tuned[kernel]

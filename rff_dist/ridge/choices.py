@@ -14,15 +14,7 @@ from rff_dist.engines import protocol
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import length_scales
 from rff_dist.features.nystrom import Nystrom
-from rff_dist.fitting.options import (
-    CV_NAMES,
-    Penalty,
-    RidgeOptions,
-    are_several,
-    check_conformal,
-    is_one_alpha,
-    read_widths,
-)
+from rff_dist.fitting.options import CV_NAMES, Penalty, RidgeOptions, check_conformal, read_widths
 from rff_dist.fitting.plan import Machines, Plan, check_solver_plan
 from rff_dist.kernels import base, names, stationary
 from rff_dist.kernels.additive import Additive
@@ -38,7 +30,6 @@ DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 200
 # time, and 39 of them erred by 0.9999 times as much.
 FOLDS_OF_MANY = 3
 AUTO_COMPONENTS = EFFORTS[3].n_components  # what "auto" takes by default, if rows and memory allow
-MIN_AUTO_COMPONENTS = MIN_COMPONENTS
 DEFAULT_COMPONENTS = 1024  # of given candidates, each of which takes sums and a table in n_components³
 
 # Up to so many rows Nyström features have all of them as centres, and are the kernel itself. Errors come from
@@ -127,13 +118,21 @@ class Choices:
         return len(self.candidates) + more + self.kernels
 
     @property
+    def round_width(self) -> int:
+        """The first round's number of components."""
+        return min(round_components(self.plan.n_samples), self.widths[-1])
+
+    @property
+    def first_is_final(self) -> bool:
+        """Whether the first round has all rows and components."""
+        return self.plan.n_samples <= ROUND_ROWS and self.widths[-1] == self.round_width
+
+    @property
     def n_finalists(self) -> int:
         """How many candidates may meet, at most."""
         if self.given:
             return len(self.candidates)
-        n_samples = self.plan.n_samples
-        first_is_final = n_samples <= ROUND_ROWS and self.widths[-1] <= round_components(n_samples)
-        if not self.choosing or first_is_final or self.folds is None:
+        if not self.choosing or self.first_is_final or self.folds is None:
             return 1
         return 1 + (len(self.options.kinds) > 1) + self.kernels
 
@@ -145,16 +144,22 @@ class Choices:
         return min(n_samples, most) if self.choosing and self.options.n_components == "auto" else n_samples
 
     @property
+    def by_rows(self) -> bool:
+        """Whether alpha is chosen by leaving out each row: rows are few, and alpha and `cv` are free."""
+        few = self.dataset.n_samples <= FEW_ROWS and self.widths[-1] <= AUTO_COMPONENTS
+        penalty, free = self.options.penalty, self.options.cv is None
+        free = free and penalty.named == "auto" and penalty.grid is None
+        return few and free and not has_groups(self.dataset)
+
+    @property
     def tuning(self) -> length_scales.EvidenceSearch:
         """How length scales are tuned: in a first round more quickly than those asked for by name."""
         if not self.choosing:
             return length_scales.EvidenceSearch()
-        width, exact = (128 if self.plan.n_samples <= FEW_ROWS else 256), self.options.features == "nystrom"
+        width, n_starts = 128 if self.plan.n_samples <= FEW_ROWS else 256, self.effort.n_starts
+        exact = TUNED_EXACTLY if self.options.features == "nystrom" else 0
         return length_scales.EvidenceSearch(
-            n_samples=TUNED_ON,
-            n_components=width,
-            n_starts=self.effort.n_starts,
-            exact_up_to=TUNED_EXACTLY if exact else 0,
+            n_samples=TUNED_ON, n_components=width, n_starts=n_starts, exact_up_to=exact
         )
 
     def finals(self, n_finalists: int) -> list[Self]:
@@ -169,7 +174,7 @@ class Choices:
         width = self.widths[-1]
         half = width // 4 * 2  # even, for pairs
         several = len(self.widths) > 1 or not self.effort.halves or self.plan.n_samples <= FEW_ROWS
-        return width if several or half < MIN_AUTO_COMPONENTS else half
+        return width if several or half < MIN_COMPONENTS else half
 
 
 def round_components(n_samples: int) -> int:
@@ -226,10 +231,8 @@ def choices_of(
     is_given = candidates is not None
     choices = Choices(dataset, options, tried, is_given, penalty, folds, folds, widths, n_tuned_on, plan)
     if folds is None and choices.choosing:  # alpha is given or chosen otherwise: folds choose only the rest
-        choices = replace(
-            choices,
-            by=_held_in(default_folds(dataset.n_samples, options.effort), dataset, options, n_tuned_on),
-        )
+        by = default_folds(dataset.n_samples, options.effort)
+        choices = replace(choices, by=_held_in(by, dataset, options, n_tuned_on))
     return choices
 
 
@@ -241,7 +244,7 @@ def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
     first = options.kinds[0]
     if options.kernel == "auto":
         kernels: list[base.Kernel] = [*(AUTO_KERNELS[:1] if options.effort == 1 else AUTO_KERNELS)]
-        linear = not are_several(options.n_components) and options.effort > 1
+        linear = not options.several_widths and options.effort > 1
     else:
         kernels, linear = [names.find_kernel(options.kernel)], False
     candidates = [
@@ -305,8 +308,7 @@ def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> folding.Fo
       without them.
     """
     alpha, cv, named = options.alpha, options.cv, isinstance(options.alpha, str)
-    several = are_several(options.n_components)
-    by_folds = str(alpha) in CV_NAMES if named else not is_one_alpha(alpha)
+    several, by_folds = options.several_widths, options.penalty.by_folds
     if cv is None and not several and not by_folds and not options.conformal:
         return None
     if named and not by_folds:
@@ -382,12 +384,12 @@ def automatic_components(n_samples: int, fits: Callable[[int], object], most: in
     `fits`: plans a fit with so many components, and raises PlanError if memory is too small.
     Raises PlanError if memory is too small for 256 components.
     """
-    wanted = min(most, max(MIN_AUTO_COMPONENTS, 1 << (n_samples - 1).bit_length()))
+    wanted = min(most, max(MIN_COMPONENTS, 1 << (n_samples - 1).bit_length()))
     while True:
         try:
             fits(wanted)
         except PlanError:
-            if wanted == MIN_AUTO_COMPONENTS:
+            if wanted == MIN_COMPONENTS:
                 raise
             logger.warning("memory does not hold the sums of %d components: taking half as many", wanted)
             wanted //= 2
@@ -432,7 +434,7 @@ def plan_choices(
         choices: list[folding.Folds | None] = [folds]
         if folds is not None and options.cv is None and automatic:
             choices += [honest(folding.HashFolds(3)), honest(folding.HashFolds(2))]
-            choices += [] if options.conformal or are_several(options.n_components) else [None]
+            choices += [] if options.conformal or options.several_widths else [None]
         folds = _first_that_fits(choices, lambda choice: plan(widths[-1], choice))
     if automatic:
         penalty = replace(penalty, alpha="press" if folds is None else "cv")

@@ -20,7 +20,7 @@ from rff_dist.kernels import stationary
 from rff_dist.numerics import machine
 from rff_dist.products import choice
 from rff_dist.ridge import budget
-from rff_dist.ridge.choices import ROUND_ROWS, Choices, round_components
+from rff_dist.ridge.choices import ROUND_ROWS, Choices
 from rff_dist.ridge.fit import fit
 from rff_dist.selection import cross_validation
 from rff_dist.statistics import inspection, passes, specs
@@ -300,8 +300,7 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | Non
         return None
     assert choices.by is not None  # which compare the candidates
     chosen, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
-    rows = min(ROUND_ROWS, chosen.n_samples)
-    width = min(round_components(chosen.n_samples), choices.widths[-1])
+    rows, width = min(ROUND_ROWS, chosen.n_samples), choices.round_width
     tuned = {candidate.kernel for candidate in choices.candidates if candidate.length_scale == "evidence"}
     flops = len(tuned) * tuning.flops(choices.n_tuned_on, chosen.n_features)
     operations = rows * width * (width + 2 * (chosen.n_features + 2))
@@ -311,10 +310,8 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | Non
 
     def final_of(finals: Choices, of_rows: float = 1.0) -> float:
         share = of_rows * (finals.widths[-1] / choices.widths[-1]) ** 2
-        return (
-            share * chosen.seconds(gflops)
-            + cross_validation.cross_validation_flops(finals.widths, n_splits) / rate
-        )
+        tables = cross_validation.cross_validation_flops(finals.widths, n_splits) / rate
+        return share * chosen.seconds(gflops) + tables
 
     meeting, *alone = choices.finals(choices.n_finalists)
     met = choices.meeting_rows / chosen.n_samples

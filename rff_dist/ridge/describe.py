@@ -107,6 +107,14 @@ def describe_candidate(feature_map: maps.FeatureMap, solved: solve.Solved) -> Ro
     }
 
 
+def describe_round(
+    name: str, n_samples: int, results: Sequence[tuple[maps.FeatureMap, solve.Solved]]
+) -> list[Row]:
+    """Return the rows of candidates that were compared on so many samples, with the round's name."""
+    of_all = {"round": name, "n_samples": n_samples}
+    return [{**of_all, **describe_candidate(*result)} for result in results]
+
+
 def describe_features(feature_map: maps.FeatureMap) -> Row:
     """Return the `kernel`, `length_scale` and `features` of a candidate; see `describe_candidate`."""
     kernel = kinds.kernel_of(feature_map)

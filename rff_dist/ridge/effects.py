@@ -89,14 +89,13 @@ def column_effect(model: models.RidgeModel, column: int, values: ArrayLike) -> F
     Raises InvalidParameterError if the model has no effects, or no such column; DataError if a value is not
       finite.
     """
-    if (why := why_no_effects(model)) is not None:
-        raise InvalidParameterError(why)
+    means, _ = _spread(model)
     if not 0 <= column < model.n_features:
         raise InvalidParameterError(
             f"`column` is {column}, counted from 0; the model has {model.n_features} columns"
         )
     values = np.asarray(values, np.float64)
-    rows = np.tile(_spread(model)[0], (1 + len(values), 1))
+    rows = np.tile(means, (1 + len(values), 1))
     # row 0 is m itself; each other row is m with one value in the column
     rows[1:, column] = values
     predicted = predicting.predict_rows(blocks.Rows(blocks.Block(0, 0, len(rows)), rows), model.linear)
@@ -108,8 +107,6 @@ def column_effects(model: models.RidgeModel) -> list[Effect]:
 
     Raises InvalidParameterError if the model has no effects.
     """
-    if (why := why_no_effects(model)) is not None:
-        raise InvalidParameterError(why)
     mean, deviation = _spread(model)
     places = list(mean[:, np.newaxis] + deviation[:, np.newaxis] * _SCORES)
     standardizer = model.feature_map.standardizer
@@ -124,7 +121,12 @@ def column_effects(model: models.RidgeModel) -> list[Effect]:
 
 
 def _spread(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
-    """Return the columns' means and standard deviations: of the training rows, or of those first fitted."""
+    """Return the columns' means and standard deviations: of the training rows, or of those first fitted.
+
+    Raises InvalidParameterError if the model has no effects.
+    """
+    if (why := why_no_effects(model)) is not None:
+        raise InvalidParameterError(why)
     if model.columns is not None:
         return model.columns.mean, np.sqrt(model.columns.second)
     standardizer = model.feature_map.standardizer

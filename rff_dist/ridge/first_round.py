@@ -29,21 +29,13 @@ from rff_dist.errors import DataError, SolveError
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fields import values_of
 from rff_dist.fitting import prepare
-from rff_dist.fitting.options import RidgeOptions, are_several
 from rff_dist.kernels import additive, base, explicit
 from rff_dist.kernels.stationary import Stationary
 from rff_dist.numerics import machine
 from rff_dist.ridge import describe
 from rff_dist.ridge.budget import FIRST_SHARE, MIN_COMPONENTS, TUNING_SECONDS, Budget, Pace
 from rff_dist.ridge.candidates import Candidate, Draws, TimesMedian
-from rff_dist.ridge.choices import (
-    EXACT_ROWS,
-    ROUND_ROWS,
-    TRIED_WITH_NYSTROM,
-    Choices,
-    round_components,
-    trusted_samples,
-)
+from rff_dist.ridge.choices import EXACT_ROWS, ROUND_ROWS, TRIED_WITH_NYSTROM, Choices, trusted_samples
 from rff_dist.selection import cross_validation, row_folds
 from rff_dist.statistics import fold_statistics, passes, specs
 from rff_dist.storage import columns
@@ -89,9 +81,9 @@ def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices, budget: B
     candidates, chosen = choices.candidates, Chosen([], [], [], widths)
     if choices.choosing:
         assert choices.by is not None
-        first = _FirstRound(prepared, choices.options, draws, choices.by, widths[-1], budget)
-        tries = first.run(candidates)
-        candidates = _finalists(tries, n_samples=dataset.n_samples, n_components=widths[-1])
+        first = _FirstRound(prepared, draws, choices, choices.by, budget)
+        tries = first.run()
+        candidates = [tries[0].candidate] if choices.first_is_final else _finalists(tries)
         chosen = Chosen([], [trial.row for trial in tries], [], widths)
         paces = [trial.pace for trial in tries if trial.pace is not None]
         if budget.limit is not None and paces:
@@ -99,12 +91,12 @@ def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices, budget: B
             pace = Pace.slowest(paces, n_threads=prepared.engine.n_workers * prepared.engine.n_threads)
             rows = (dataset.n_samples, choices.meeting_rows)
             width, kept = budget.final(pace, rows, widths[-1], len(candidates), halves=halves)
-            candidates, widths = candidates[:kept], [width]
-            first, chosen = replace(first, n_components=width), replace(chosen, widths=widths)
+            candidates, choices = candidates[:kept], replace(choices, widths=[width])
+            first, chosen = replace(first, choices=choices), replace(chosen, widths=choices.widths)
         sampled = choices.meeting_rows < dataset.n_samples and len(candidates) > 1
         here = sampled or dataset.n_samples <= EXACT_ROWS
-        if choices.folds is not None and len(widths) == 1 and here:
-            chosen = first.meet(candidates, replace(choices, widths=widths), chosen)
+        if choices.folds is not None and len(choices.widths) == 1 and here:
+            chosen = first.meet(candidates, chosen)
             candidates = chosen.candidates
     if choices.folds is None or choices.options.solver == "pcg":
         candidates = candidates[:1]
@@ -112,15 +104,13 @@ def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices, budget: B
     return replace(chosen, candidates=fixed, tables=chosen.tables or [None] * len(fixed))
 
 
-def _finalists(tries: Sequence[_Try], *, n_samples: int, n_components: int) -> list[Candidate]:
+def _finalists(tries: Sequence[_Try]) -> list[Candidate]:
     """Return the best candidate, the best with the other kind of features, and the best other kernel.
 
     An order of kinds and kernels that holds with few components need not hold with many, so these meet again
-    if their scores are close. If the first round had all rows and components, only the best is returned.
+    if their scores are close.
     """
     best, *others = tries
-    if n_samples <= ROUND_ROWS and n_components <= round_components(n_samples):
-        return [best.candidate]
     # on airfoil Gaussian beats Matérn-3/2 with 512 Nyström features, and loses with 1,353
     finalists, limit = [best], WITHIN_REACH * float(best.row["score"])
     close = [other for other in others if float(other.row["score"]) <= limit]
@@ -147,17 +137,16 @@ class _FirstRound:
     """Compares candidates on a sample of rows, with the folds of the dataset."""
 
     prepared: prepare.Prepared
-    options: RidgeOptions
     draws: Draws
+    choices: Choices
     folds: folding.Folds
-    n_components: int
     budget: Budget
 
-    def run(self, candidates: Sequence[Candidate]) -> list[_Try]:
+    def run(self) -> list[_Try]:
         """Cross-validate the candidates, and others made from the best of them; the best comes first."""
-        options, sample = self.options, self._sample()
-        n_samples = self.prepared.dataset.n_samples
-        n_rows, width = min(ROUND_ROWS, n_samples), min(round_components(n_samples), self.n_components)
+        options, sample, width = self.choices.options, self._sample(), self.choices.round_width
+        candidates: Sequence[Candidate] = self.choices.candidates
+        n_rows = min(ROUND_ROWS, self.prepared.dataset.n_samples)
         self.prepared.say("choose", f"candidates on {n_rows:,} rows with {width:,} components")
         if self.budget.limit is not None:
             candidates = self._in_time(candidates)
@@ -205,15 +194,14 @@ class _FirstRound:
             return quick
         return [*quick[:1], *(candidate for candidate in candidates if candidate not in quick[:1])]
 
-    def meet(self, finalists: list[Candidate], choices: Choices, chosen: Chosen) -> Chosen:
+    def meet(self, finalists: list[Candidate], chosen: Chosen) -> Chosen:
         """Let finalists meet on few rows, or on a sample of many: the best one alone is left.
 
         Few rows give its table too; of more it is made of all rows.
         """
-        sample, width = self._sample(choices.meeting_rows), choices.meeting
+        sample, n_components = self._sample(self.choices.meeting_rows), self.choices.widths[-1]
+        width = n_components if len(finalists) == 1 else self.choices.meeting
         few = self.prepared.dataset.n_samples <= EXACT_ROWS
-        if len(finalists) == 1:
-            width = self.n_components
 
         def validate(candidate: Candidate, width: int) -> _Try:
             return self._validate(candidate, sample, width, resolved=few)
@@ -223,10 +211,11 @@ class _FirstRound:
             tries = list(pool.map(lambda finalist: validate(finalist, width), finalists))
         rows = [{**trial.row, "round": "meeting"} for trial in tries] if len(tries) > 1 else []
         best = min(tries, key=lambda trial: float(trial.row["score"]))
-        if width < self.n_components:
-            half = validate(best.candidate, width // 2) if self.options.n_components == "auto" else None
+        if width < n_components:
+            automatic = self.choices.options.n_components == "auto"
+            half = validate(best.candidate, width // 2) if automatic else None
             if half is None or not is_settled(float(half.row["score"]), float(best.row["score"])):
-                width = self.n_components
+                width = n_components
                 best = validate(best.candidate, width) if few else best
         rows += chosen.rows
         return Chosen([best.candidate], rows, [best.table if few else None], [width])
@@ -261,19 +250,19 @@ class _FirstRound:
 
     def _may_add_linear(self, best: Candidate) -> bool:
         """Return whether linear components leave room for others, and the map will not be shortened."""
-        width = min(round_components(self.prepared.dataset.n_samples), self.n_components)
-        room = 2 * self.prepared.dataset.n_features <= width
-        return room and not are_several(self.options.n_components) and isinstance(best.kernel, Stationary)
+        room = 2 * self.prepared.dataset.n_features <= self.choices.round_width
+        return room and not self.choices.options.several_widths and isinstance(best.kernel, Stationary)
 
     def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Try | None:
         """Cross-validate a candidate; None if its length scales cannot be tuned, or another is the same."""
+        options = self.choices.options
         try:
             # the dense kernel itself is a candidate too, unless the sum was asked for by name
-            if self.options.kernel == "auto" and _is_dense(self.draws.kernel(candidate)):
+            if options.kernel == "auto" and _is_dense(self.draws.kernel(candidate)):
                 return None
-            return self._validate(candidate, sample, round_components(self.prepared.dataset.n_samples))
+            return self._validate(candidate, sample, self.choices.round_width)
         except (DataError, SolveError) as error:
-            if candidate.length_scale != "evidence" or self.options.length_scale == "evidence":
+            if candidate.length_scale != "evidence" or options.length_scale == "evidence":
                 raise
             # constant targets, or few rows that are all alike, cannot tune length scales
             self.prepared.say("choose", f"length scales were not tuned: {error}")
@@ -288,7 +277,7 @@ class _FirstRound:
         """
         if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
             width = max(width, 2 * self.prepared.dataset.n_features)
-        feature_map = self.draws.feature_map(candidate, min(width, self.n_components))
+        feature_map = self.draws.feature_map(candidate, min(width, self.choices.widths[-1]))
         table, pace = self._table(feature_map, sample)
         if resolved:
             table = table.from_alpha(specs.gram_error_of(self._sums(feature_map, sample).total()))
@@ -313,7 +302,7 @@ class _FirstRound:
         """
         D, begun = feature_map.n_components, time.monotonic()
         typical = D >= MIN_COMPONENTS // 2  # the few columns of a linear kernel give no pace of others
-        grid, fit_intercept = self.options.penalty.grid, self.options.fit_intercept
+        grid, fit_intercept = self.choices.options.penalty.grid, self.choices.options.fit_intercept
         grid = grid if grid is None or np.all(grid > 0) else None
         if len(sample.X) <= EXACT_ROWS:
             Z, repeated = feature_map.transform(sample.X), self.prepared.frequency_weights

@@ -25,17 +25,8 @@ from rff_dist.ridge import describe, first_round, models, pcg, solve
 from rff_dist.ridge import held_out as conformal
 from rff_dist.ridge.budget import Budget
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
-from rff_dist.ridge.choices import (
-    AUTO_COMPONENTS,
-    EXACT_ROWS,
-    FEW_ROWS,
-    Choices,
-    choices_of,
-    has_groups,
-    prepare_folds,
-)
+from rff_dist.ridge.choices import EXACT_ROWS, Choices, choices_of, has_groups, prepare_folds
 from rff_dist.selection.cross_validation import CrossValidation, cross_validate
-from rff_dist.selection.grids import PerTarget
 from rff_dist.selection.leave_one_out import select_by_press
 from rff_dist.statistics import fold_statistics, inspection, moments, passes
 from rff_dist.statistics.accumulate import Accumulations
@@ -175,10 +166,7 @@ class Reading:
 
 
 def share_out(
-    prepared: Prepared,
-    choices: Choices,
-    maps: Sequence[FeatureMap],
-    tables: Sequence[CrossValidation | None],
+    prepared: Prepared, choices: Choices, maps: Sequence[FeatureMap], tables: Sequence[CrossValidation | None]
 ) -> list[Reading] | None:
     """Return the readings that memory allows; None if conjugate gradients solve without any sums."""
     dataset, engine, options, folds = prepared.dataset, prepared.engine, choices.options, choices.folds
@@ -276,22 +264,14 @@ def solve_sums(
         alpha = select_by_press(path, per_target=penalty.per_target)
         solved = replace(solve.solve_with(sums, alpha, fit_intercept=fit_intercept), leave_one_out=path)
         return Fitted(feature_map, feature_map, solved, sums)
-    prepared.say("solve", _words_of_a_table(feature_map, sums.folds, choices.widths))
-    rows = None
-    if _chooses_by_rows(choices, dataset):
-        rows = dataset.read(blocks.Block(0, 0, dataset.n_samples))
+    several = ", ".join(f"{width:,}" for width in sorted({*choices.widths, feature_map.n_components}))
+    n_splits = len(sums.folds.splits)
+    prepared.say("solve", f"{kinds.kind_of(feature_map)} features, D = {several}, {n_splits} folds")
+    rows = dataset.read(blocks.Block(0, 0, dataset.n_samples)) if choices.by_rows else None
     chosen, statistics, solved = solve.solve_folds(
         sums, feature_map, penalty, choices.widths, table=table, rows=rows
     )
     return Fitted(feature_map, chosen, solved, statistics, sums)
-
-
-def _chooses_by_rows(choices: Choices, dataset: blocks.Dataset) -> bool:
-    """Return whether alpha is chosen by leaving out each row: rows are few, and alpha and `cv` are free."""
-    options, n_components = choices.options, choices.widths[-1]
-    free = options.penalty.named == "auto" and options.penalty.grid is None and options.cv is None
-    free = free and not has_groups(dataset)
-    return free and dataset.n_samples <= FEW_ROWS and n_components <= AUTO_COMPONENTS
 
 
 class Compared:
@@ -304,12 +284,17 @@ class Compared:
         self._place = 0
         self._again = False
 
+    @property
+    def best(self) -> Fitted:
+        """The best map so far; there is at least one."""
+        assert self._best is not None
+        return self._best
+
     def following(self, options: RidgeOptions) -> Reading | None:
         """Return the next reading; after the last, the best map again with float32 features if need be."""
         if self._left:
             return self._left.pop(0)
-        best = self._best
-        assert best is not None  # there are maps
+        best = self.best
         if self._again or not _wants_high_precision(best.rounding_seen(), options):
             return None
         self._again, self._best = True, None  # frees its sums, before those of another pass are made
@@ -327,37 +312,24 @@ class Compared:
 
     def settled(self, penalty: Penalty) -> bool:
         """Return whether half of the components err as little, so that twice as many will gain little."""
-        best = self._best
-        assert best is not None  # there are maps
-        half = best.drawn.n_components // 4 * 2
+        best = self.best
         if best.parts is None or not draw.is_nested(best.drawn):
             return False
         # from the sums at hand, whose leading components are those of a smaller draw: this takes no pass
-        table = cross_validate(
-            best.parts,
-            alphas=penalty.grid,
-            feature_maps=[draw.shortened(best.drawn, half)],
-            fit_intercept=penalty.fit_intercept,
-        )
+        half = draw.shortened(best.drawn, best.drawn.n_components // 4 * 2)
+        alphas, fit_intercept = penalty.grid, penalty.fit_intercept
+        table = cross_validate(best.parts, alphas=alphas, feature_maps=[half], fit_intercept=fit_intercept)
         return first_round.is_settled(table.best.score, best.score)
 
     def best_of(self, prepared: Prepared, chosen: first_round.Chosen) -> first_round.Chosen:
         """Return the best candidate alone, with the results of all as rows of their meeting."""
-        rows = [
-            {
-                "round": "meeting",
-                "n_samples": prepared.dataset.n_samples,
-                **describe.describe_candidate(*result),
-            }
-            for result in self._all
-        ]
+        rows = describe.describe_round("meeting", prepared.dataset.n_samples, self._all)
         best = chosen.candidates[self._place]
         return replace(chosen, candidates=[best], rows=[*rows, *chosen.rows], tables=[None])
 
     def trained(self, prepared: Prepared, choices: Choices) -> Trained:
         """Return the model of the best map."""
-        best = self._best
-        assert best is not None  # there are maps
+        best = self.best
         facts: Mapping[str, Any] = describe.describe_cut(prepared.dataset, best.statistics, choices.folds)
         parts, feature_map = best.parts, best.feature_map
         if parts is not None:
@@ -387,29 +359,24 @@ def _wants_high_precision(moved: float | None, options: RidgeOptions) -> bool:
 
 def fit_without_sums(prepared: Prepared, feature_map: FeatureMap, choices: Choices, do: Do) -> Trained:
     """Solve by conjugate gradients, again with float32 features if need be; see `train_without_sums`."""
-    penalty, folds = choices.penalty, choices.folds
-    trained = do("solve", train_without_sums, prepared, feature_map, penalty=penalty, folds=folds)
+    trained = do("solve", train_without_sums, prepared, feature_map, choices)
     if _wants_high_precision(trained.rounding_seen, choices.options):
-        fine = draw.in_high_precision(feature_map)
-        trained = do("solve", train_without_sums, prepared, fine, penalty=penalty, folds=folds)
+        trained = do("solve", train_without_sums, prepared, draw.in_high_precision(feature_map), choices)
     return trained
 
 
-def train_without_sums(
-    prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty, folds: folding.Folds | None = None
-) -> Trained:
+def train_without_sums(prepared: Prepared, feature_map: FeatureMap, choices: Choices) -> Trained:
     """Solve by conjugate gradients; the model has no statistics. See `solve_pcg` and `validate_alphas`.
 
-    `folds`: their last split chooses alpha; None if alpha is one number.
+    The last split of the folds chooses alpha; there are no folds if alpha is one number.
     """
-    dataset, fit_intercept, grid = prepared.dataset, penalty.fit_intercept, penalty.grid
+    dataset, penalty, folds = prepared.dataset, choices.penalty, choices.folds
+    fit_intercept, grid = penalty.fit_intercept, penalty.grid
     chosen = choice = None
     alpha: Any = penalty.alpha
     if folds is not None:
         chosen = pcg.validate_alphas(prepared, feature_map, folds, alphas=grid, fit_intercept=fit_intercept)
-        choice = chosen.table.safest(feature_map.n_components)
-        if penalty.per_target is not False:
-            choice = chosen.table.with_own_alphas(choice, always=penalty.per_target is True)
+        choice = solve.choose_alpha(chosen.table, feature_map.n_components, penalty)
         alpha = choice.penalty
     iterated = pcg.solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept, chosen=chosen)
     solved = solve.Solved(iterated.solution, None, None if chosen is None else chosen.table, choice)
@@ -427,16 +394,10 @@ def train_without_sums(
 
 def with_held_out_scores(trained: Trained, prepared: Prepared, choices: Choices) -> Trained:
     """Measure in one more pass how far off held-out rows are, for intervals; see `hold_out_scores`."""
-    assert trained.parts is not None
-    held_out = conformal.hold_out_scores(
-        prepared.dataset,
-        trained.parts,
-        trained.model.feature_map,
-        alpha=trained.solved.solution.alpha,
-        fit_intercept=choices.penalty.fit_intercept,
-        normalized=isinstance(choices.options.conformal, str),
-        engine=prepared.engine,
-    )
+    parts, models, engine = trained.parts, fold_models_of(trained), prepared.engine
+    assert parts is not None
+    dataset, normalized = prepared.dataset, isinstance(choices.options.conformal, str)
+    held_out = conformal.hold_out_scores(dataset, parts, models, normalized=normalized, engine=engine)
     return replace(trained, model=replace(trained.model, held_out=held_out))
 
 
@@ -463,10 +424,7 @@ def conclude(
     elif not rows:
         return trained
     elif trained.parts is not None:
-        final = [
-            {"round": "final", "n_samples": dataset.n_samples, **describe.describe_candidate(*result)}
-            for result in trained.compared
-        ]
+        final = describe.describe_round("final", dataset.n_samples, trained.compared)
         best = describe.candidate_words(final[trained.best_index])
         prepared.say("choose", f"of {describe.n_candidates(rows)} candidates: {best}")
         rows = [*final, *rows]
@@ -486,11 +444,6 @@ def fold_models_of(trained: Trained) -> conformal.FoldModels:
     feature_map, solved = trained.compared[trained.best_index]
     alpha, fit_intercept = solved.solution.alpha, trained.model.card["fit_intercept"]
     return conformal.fold_models(trained.parts, feature_map, alpha=alpha, fit_intercept=fit_intercept)
-
-
-def _words_of_a_table(feature_map: FeatureMap, folds: folding.Folds, widths: Sequence[int]) -> str:
-    several = ", ".join(f"{width:,}" for width in sorted({*widths, feature_map.n_components}))
-    return f"{kinds.kind_of(feature_map)} features, D = {several}, {len(folds.splits)} folds"
 
 
 def _card_of(prepared: Prepared, solved: solve.Solved, penalty: Penalty) -> dict[str, Any]:
@@ -522,7 +475,7 @@ def refit(
     None keeps the model's own alpha, or alphas. Held-out scores are kept: they come from fits of fewer rows,
     so that intervals err on the wide side.
     """
-    per_target: PerTarget = model.card.get("alpha_per_target", False)
+    per_target = model.card.get("alpha_per_target", False)
     if alpha is None:
         # a list of alphas, one for each target, would be taken for values to choose from
         chosen = model.alpha if isinstance(model.alpha, float) else model.card.get("alpha_given", "cv")

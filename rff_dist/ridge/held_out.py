@@ -15,7 +15,7 @@ from rff_dist.data import blocks, folding
 from rff_dist.engines import protocol
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features import maps
-from rff_dist.fitting import evaluation, options, plan, predicting
+from rff_dist.fitting import evaluation, plan, predicting
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.selection import cross_validation
 from rff_dist.selection.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows
@@ -55,15 +55,8 @@ def leave_one_out(
             "on. Give the same data"
         )
     n_alphas = MAX_DEFAULT_ALPHAS if alphas is None else np.size(alphas)
-    # columns: `inverse` and `weights` of the HatMatrix
-    plan.check_matrix_pass(
-        dataset,
-        feature_map,
-        engine=engine,
-        n_targets=dataset.n_targets,
-        n_columns=n_alphas * (dataset.n_targets + 1),
-        spectral=True,
-    )
+    n_columns = n_alphas * (dataset.n_targets + 1)  # `inverse` and `weights` of the HatMatrix
+    plan.check_matrix_pass(dataset, feature_map, engine=engine, n_columns=n_columns, spectral=True)
     state = hat_matrix(statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept)
     errors = inspection.sum_rows(dataset, leave_out_rows, state, engine=engine, label="leave one out")
     trained_on, seen = statistics.sum_of_weights, float(errors.weight.value())
@@ -78,37 +71,30 @@ def leave_one_out(
 def hold_out_scores(
     dataset: blocks.Dataset,
     statistics: FoldStatistics,
-    feature_map: maps.FeatureMap,
+    models: FoldModels,
     *,
-    alpha: ArrayLike,
-    fit_intercept: bool = True,
     normalized: bool = False,
     engine: protocol.Engine,
 ) -> HeldOutScores:
     """Count in one more pass how far each row is from the model that was trained without its fold.
 
-    A pass of predictions, after n_splits Cholesky factorisations; see `rff_dist.ridge.held_out` for the
-    intervals that `quantile` of the scores gives. With `normalized` another such pass and a cross-validation,
-    of O(n_splits · n_components³), come first.
+    A pass of predictions; see `rff_dist.ridge.held_out` for the intervals that `quantile` of the scores
+    gives. With `normalized` another such pass and a cross-validation, of O(n_splits · n_components³), come
+    first.
 
     `dataset`: the rows that `statistics` count, in the same order.
-    `feature_map`: the one that `statistics` were accumulated with.
-    `alpha`: float or array of shape (n_targets,). The penalty of the model of all rows.
-    `fit_intercept`: whether that model has an intercept.
+    `models`: those of `fold_models`, at the penalty of the model of all rows.
     `normalized`: whether a row's error is divided by its predicted deviation, so that intervals are wider
-      where errors are larger.
-    Raises InvalidParameterError if `normalized` meets folds that are not each held out, such as `TimeFolds`;
-      DataError if values are not finite, or targets or groups are missing; StatisticsError if the statistics
-      are of other rows, or all folds that are held out (with `normalized`: any of them) have no rows.
+      where errors are larger. Each fold must be held out; see `check_conformal`.
+    Raises DataError if values are not finite, or targets or groups are missing; StatisticsError if the
+      statistics are of other rows, or with `normalized` a fold that is held out has no rows.
     """
-    if normalized:
-        options.check_conformal("normalized", statistics.folds)
     if statistics.n_samples != dataset.n_samples:
         raise StatisticsError(
             f"the folds' statistics count {statistics.n_samples:_} rows, the data have "
             f"{dataset.n_samples:_}; expected the rows that were cut into folds. Give the same data"
         )
-    deviations, models = None, fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept)
+    deviations = None
     if normalized:
         add_up = functools.partial(sum_root_residuals, exponents=statistics.total().spec.exponents)
         sums = inspection.sum_rows(
@@ -208,12 +194,10 @@ def fold_models(
         validated.append(held_out)
     if not validated:
         raise StatisticsError(f"no fold of {statistics.folds} that is held out has rows; use fewer folds")
+    coefficients = np.hstack([solution.coefficients for solution in solutions])
+    intercept = np.concatenate([solution.intercept for solution in solutions])
     return FoldModels(
-        linear=predicting.LinearModel(
-            feature_map,
-            np.hstack([solution.coefficients for solution in solutions]),
-            np.concatenate([solution.intercept for solution in solutions]),
-        ),
+        linear=predicting.LinearModel(feature_map, coefficients, intercept),
         folds=statistics.folds,
         validated=np.array(validated, np.int64),
         n_samples=statistics.n_samples,

@@ -263,16 +263,13 @@ def model_from(record: records.Record, url: str | os.PathLike[str]) -> RidgeMode
 
 
 def _from_record(record: records.Record) -> RidgeModel:
-    arrays, metadata = record.arrays, record.metadata
-    statistics = None
+    arrays, metadata, statistics = record.arrays, record.metadata, None
+    feature_map = read_features(metadata["feature_map"], arrays)
     if "statistics" in metadata:
         packed = kinds.with_prefix(arrays, "statistics_")
         statistics = ridge_statistics.RidgeStatistics.from_arrays(metadata["statistics"], packed)
-    feature_map = read_features(metadata["feature_map"], arrays)
-    held_out = kinds.with_prefix(arrays, "held_out_")
-    columns = kinds.with_prefix(arrays, "columns_")
-    if statistics is not None:
         statistics = statistics.with_whitener(feature_map.whitener)
+    held_out, columns = kinds.with_prefix(arrays, "held_out_"), kinds.with_prefix(arrays, "columns_")
     return RidgeModel(
         feature_map=feature_map,
         coefficients=arrays["coefficients"],

@@ -23,17 +23,7 @@ from numpy.typing import ArrayLike
 from rff_dist.data import blocks, folding
 from rff_dist.features import maps
 from rff_dist.fitting import prepare
-from rff_dist.numerics.conjugate_gradients import (
-    SKETCH_COLUMNS,
-    Descent,
-    Iterated,
-    NystromPreconditioner,
-    Stop,
-    conjugate_gradients,
-    expected_iterations,
-    largest_rank,
-    nystrom_preconditioner,
-)
+from rff_dist.numerics import conjugate_gradients as cg
 from rff_dist.numerics.solution import RidgeSolution, SolveStatus, check_alpha, make_solution
 from rff_dist.selection import cross_validation, grids
 from rff_dist.statistics import gram_products, inspection, specs
@@ -64,7 +54,7 @@ class Pcg:
     """
 
     solution: RidgeSolution
-    iterated: Iterated
+    iterated: cg.Iterated
     rank: int
     n_passes: int
     relative_error: float
@@ -91,7 +81,7 @@ class Chosen:
 
     table: cross_validation.CrossValidation
     solutions: FloatArray
-    preconditioner: NystromPreconditioner
+    preconditioner: cg.NystromPreconditioner
     n_passes: int
 
     def near(self, alpha: FloatArray) -> FloatArray:
@@ -122,39 +112,37 @@ def solve_pcg(
     inspection.check_same_rows(prepared.moments, operator.sums.targets, operator.accumulation.spec)
     moments, total = operator.moments, operator.total_sum_of_squares
     penalties = check_alpha(alpha, moments.shape[1])
+    start = None
     if chosen is None:
         preconditioner, n_before = _sketch(prepared, operator, float(penalties.min()), TOLERANCE)
     else:
-        preconditioner, n_before = chosen.preconditioner, chosen.n_passes
+        preconditioner, n_before, start = chosen.preconditioner, chosen.n_passes, chosen.near(penalties)
     deviations = np.sqrt(total)
     # of a constant target rounding alone is left, which is not worth a step
     constant = total <= blocks.ROUNDING * operator.sum_of_weights * np.square(operator.target_means)
     prepared.count("iterate", 0, MAX_PASSES)
-    iterated = conjugate_gradients(
+    iterated = cg.conjugate_gradients(
         operator.multiply,
         moments,
         penalties,
         preconditioner,
         tolerance=np.where(constant, math.inf, TOLERANCE * deviations),
         max_products=MAX_PASSES,
-        start=None if chosen is None else chosen.near(penalties),
+        start=start,
     )
     relative = float(np.max(iterated.errors[~constant] / deviations[~constant], initial=0.0))
     w, floor = iterated.solution, preconditioner.floor
     # c − 2w'b + w'Aw with Aw = b − r − alpha·w
     rss = total - (w * (moments + iterated.residual + penalties * w)).sum(axis=0)
-    status = SolveStatus.OK if iterated.stop is Stop.TOLERANCE else SolveStatus.NOT_CONVERGED
+    status = SolveStatus.OK if iterated.stop is cg.Stop.TOLERANCE else SolveStatus.NOT_CONVERGED
     if penalties.min() < floor:
         status = SolveStatus.ILL_CONDITIONED
-    result = Pcg(
-        make_solution(operator, w, penalties, rss=rss, effective_rank=len(w), floor=floor, status=status),
-        iterated,
-        preconditioner.rank,
-        1 + n_before + iterated.n_products,
-        relative,
-        operator.accumulation.spec,
-        operator.target_deviations,
+    solution = make_solution(
+        operator, w, penalties, rss=rss, effective_rank=len(w), floor=floor, status=status
     )
+    rank, n_passes = preconditioner.rank, 1 + n_before + iterated.n_products
+    spec, of_targets = operator.accumulation.spec, operator.target_deviations
+    result = Pcg(solution, iterated, rank, n_passes, relative, spec, of_targets)
     logger.debug("solved by %d passes: %s", result.n_passes, dict(result.facts()))
     _warn(result)
     return result
@@ -177,13 +165,10 @@ def validate_alphas(
     `alphas`: the values to try; by default three per decade, down to 1e-8 of the largest eigenvalue.
     Raises DataError, SolveError as `solve_pcg`; StatisticsError if no row is held out.
     """
-    dataset = prepared.dataset
+    dataset, accumulation = prepared.dataset, prepared.accumulation(feature_map)
+    split = gram_products.TrainingSplit(folds, dataset.n_samples)
     operator = gram_products.gram_operator(
-        dataset,
-        prepared.accumulation(feature_map),
-        centred=fit_intercept,
-        engine=prepared.engine,
-        split=gram_products.TrainingSplit(folds, dataset.n_samples),
+        dataset, accumulation, centred=fit_intercept, engine=prepared.engine, split=split
     )
     if alphas is None:
         preconditioner, n_passes = _sketch(prepared, operator, None, CHOICE_TOLERANCE)
@@ -196,7 +181,7 @@ def validate_alphas(
     # columns in the order of (alpha, target), as the table's last two axes
     penalties, targets = np.repeat(grid, n_targets), np.tile(np.arange(n_targets), len(grid))
     right = operator.moments[:, targets]
-    descent = Descent(np.zeros_like(right), right.copy(), penalties, preconditioner)
+    descent = cg.Descent(np.zeros_like(right), right.copy(), penalties, preconditioner)
     tolerance = CHOICE_TOLERANCE * np.sqrt(total[targets] / preconditioner.shortfall(penalties))
     least, since = np.full(len(penalties), math.inf), np.zeros(len(penalties), np.int64)
     while n_passes < MAX_PASSES:
@@ -213,14 +198,9 @@ def validate_alphas(
         n_passes += 1
     # the product is not needed, so that one column will do
     _, errors = operator.multiply_and_validate(right[:, :1], descent.solution, targets)
-    table = cross_validation.CrossValidation(
-        folds,
-        np.array([feature_map.n_components]),
-        grid,
-        errors.reshape(1, 1, len(grid), n_targets),
-        np.ones(1),
-        np.square(operator.target_deviations),
-    )
+    errors = errors.reshape(1, 1, len(grid), n_targets)
+    widths, variance = np.array([feature_map.n_components]), np.square(operator.target_deviations)
+    table = cross_validation.CrossValidation(folds, widths, grid, errors, np.ones(1), variance)
     solutions = descent.solution.reshape(-1, len(grid), n_targets)
     # two more: the one that began, and the last errors
     return Chosen(table, solutions, preconditioner, n_passes + 2)
@@ -228,26 +208,28 @@ def validate_alphas(
 
 def _sketch(
     prepared: prepare.Prepared, operator: gram_products.GramOperator, alpha: float | None, tolerance: float
-) -> tuple[NystromPreconditioner, int]:
+) -> tuple[cg.NystromPreconditioner, int]:
     """Return a preconditioner for alphas of at least `alpha`, and how many passes it took.
 
     `alpha`: None is `LEAST_SHARE` of the largest eigenvalue.
     """
     n_components = operator.feature_map.n_components
-    largest = largest_rank(n_components)
+    largest = cg.largest_rank(n_components)
     test_matrix = products = np.empty((n_components, 0))
     wanted, n_passes = FIRST_RANK, 0
     while True:
         wanted = min(wanted, largest)
         while (rank := products.shape[1]) < wanted:
-            signs = random_signs(n_components, rank, min(wanted, rank + SKETCH_COLUMNS))
+            signs = random_signs(n_components, rank, min(wanted, rank + cg.SKETCH_COLUMNS))
             products = np.hstack([products, operator.multiply(signs, label="sketch")])
             test_matrix = np.hstack([test_matrix, signs])
             n_passes += 1
         # a copy, since a larger rank begins with these products
-        preconditioner = nystrom_preconditioner(test_matrix, products.copy())
-        least = LEAST_SHARE * float(preconditioner.eigenvalues[0]) if alpha is None else alpha
-        prepared.say("solve", f"a sketch of rank {rank:,}: {_words(preconditioner, least)}")
+        preconditioner = cg.nystrom_preconditioner(test_matrix, products.copy())
+        first, last = preconditioner.eigenvalues[[0, -1]].tolist()
+        least = LEAST_SHARE * first if alpha is None else alpha
+        spectrum = f"eigenvalues from {first:.3g} to {last:.3g}, alpha {least:.3g}"
+        prepared.say("solve", f"a sketch of rank {rank:,}: {spectrum}")
         if rank == largest or not _worth_doubling(preconditioner, least, operator, tolerance):
             return preconditioner, n_passes
         wanted = 2 * rank
@@ -263,19 +245,15 @@ def random_signs(n_components: int, start: int, stop: int) -> FloatArray:
 
 
 def _worth_doubling(
-    sketch: NystromPreconditioner, alpha: float, operator: gram_products.GramOperator, tolerance: float
+    sketch: cg.NystromPreconditioner, alpha: float, operator: gram_products.GramOperator, tolerance: float
 ) -> bool:
     """Return whether the steps that a doubled rank may save cost more than its columns."""
-    least = expected_iterations(1.0, tolerance)
+    least = cg.expected_iterations(1.0, tolerance)
     # with a perfect sketch the condition is 1, now it is at most the shortfall; doubling takes rank more
     # columns
-    saved = expected_iterations(float(sketch.shortfall(np.array([alpha]))[0]), tolerance) - least
+    saved = cg.expected_iterations(float(sketch.shortfall(np.array([alpha]))[0]), tolerance) - least
     of_step = gram_products.pass_operations(operator.accumulation.spec.n_targets)
     return saved * of_step > gram_products.pass_operations(sketch.rank)
-
-
-def _words(sketch: NystromPreconditioner, alpha: float) -> str:
-    return f"eigenvalues from {sketch.eigenvalues[0]:.3g} to {sketch.eigenvalues[-1]:.3g}, alpha {alpha:.3g}"
 
 
 def _warn(result: Pcg) -> None:

@@ -85,16 +85,9 @@ def predict(
     n_columns = None if model.one_dimensional else model.n_targets
     array = state.arrays if len(state.arrays) > 1 else state.arrays[0]
     layout = predicting.layout_of(dataset, n_columns=n_columns, array=array, column_names=column_names)
+    facts = {"model_digest": model.digest()}
     output = predicting.write_output(
-        dataset,
-        _predict_arrays,
-        state,
-        layout,
-        url,
-        engine=engine,
-        label="predict",
-        attributes={"model_digest": model.digest()},
-        overwrite=overwrite,
+        dataset, _predict_arrays, state, layout, url, engine=engine, attributes=facts, overwrite=overwrite
     )
     return output.n_samples
 

@@ -96,14 +96,8 @@ def solve_folds(
         equations = statistics.total().normal_equations(fit_intercept=fit_intercept)
         table = table.from_alpha(max(cholesky.rounding_floor(equations.gram), equations.gram_error))
     table = replace(table, folds=statistics.folds)
-    one_standard_error = penalty.named == "cv-1se"
-    choice = table.fewest_components() if len(widths) > 1 else table.best
-    find = table.one_standard_error if one_standard_error else table.safest
-    choice = find(choice.n_components)
-    if penalty.per_target is not False and not options.is_one_alpha(penalty.alpha):
-        choice = table.with_own_alphas(
-            choice, always=penalty.per_target is True, standard_errors=1.0 if one_standard_error else AS_GOOD
-        )
+    best = table.fewest_components() if len(widths) > 1 else table.best
+    choice = choose_alpha(table, best.n_components, penalty)
     chosen = maps[widths.index(choice.n_components)]
     total = statistics.total()
     if chosen is not feature_map:
@@ -123,6 +117,16 @@ def solve_folds(
             choice, doubts = table.choice_at(choice.n_components, by_rows[0]), by_rows[1]
     solved = solve_with(total, choice.penalty, fit_intercept=fit_intercept)
     return chosen, total, replace(solved, cross_validation=table, choice=choice, doubts=doubts)
+
+
+def choose_alpha(table: CrossValidation, n_components: int, penalty: options.Penalty) -> Choice:
+    """Choose an alpha of one width by the errors of folds, or one for each target; see `solve_folds`."""
+    one_standard_error = penalty.named == "cv-1se"
+    choice = (table.one_standard_error if one_standard_error else table.safest)(n_components)
+    if penalty.per_target is False or options.is_one_alpha(penalty.alpha):
+        return choice
+    slack = 1.0 if one_standard_error else AS_GOOD
+    return table.with_own_alphas(choice, always=penalty.per_target is True, standard_errors=slack)
 
 
 def solve(statistics: RidgeStatistics, penalty: options.Penalty) -> Solved:

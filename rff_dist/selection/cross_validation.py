@@ -245,13 +245,9 @@ class CrossValidation:
         return self._choice(size, grids.last_within(self.scores[size], limit))
 
     def _choice(self, size: int, alpha: int) -> Choice:
-        return Choice(
-            n_components=int(self.n_components[size]),
-            alpha=float(self.alphas[alpha]),
-            score=float(self.scores[size, alpha]),
-            standard_error=float(self.score_standard_errors[size, alpha]),
-            at_end=grids.end_of_grid(alpha, len(self.alphas)),
-        )
+        n_components, end = int(self.n_components[size]), grids.end_of_grid(alpha, len(self.alphas))
+        score, standard_error = self.scores[size, alpha], self.score_standard_errors[size, alpha]
+        return Choice(n_components, float(self.alphas[alpha]), float(score), float(standard_error), end)
 
     def place_of(self, n_components: int) -> int:
         places = np.flatnonzero(self.n_components == n_components)

@@ -17,7 +17,7 @@ def test_stored_weights_that_a_fit_leaves_out_are_one_line_on_standard_error(tmp
     write_dataset(tmp_path / "data", X, X[:, 0], sample_weight=np.ones(40))
     arguments = ["fit", tmp_path / "data", tmp_path / "model", *PLAIN, "--serial", "--n-components", "8"]
     result = run(*arguments)
-    [warning] = [line for line in result.stderr.splitlines() if "weights" in line]
+    [warning] = [line for line in result.stderr.splitlines() if "holds sample weights" in line]
     assert warning.startswith(f"warning: {tmp_path / 'data'} holds sample weights")
     assert 'sample_weight="sample_weight"' in warning
     assert "weights" not in run(*arguments, "--sample-weight", "sample_weight", "--overwrite").stderr

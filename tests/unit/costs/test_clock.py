@@ -10,14 +10,12 @@ import pytest
 from rff_dist import SerialEngine, accumulate, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.clock import Clock, products_words
-from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.progress import PassFinished, PassResumed, PassStarted, Remark, Work
 from rff_dist.fields import build
 from rff_dist.products.choice import Rate
 from rff_dist.products.protocol import Float64Products
 from rff_dist.workbench.cli import main
 from rff_dist.workbench.cli.display import Passes
-from rff_dist.workbench.jobs.limits import Limits
 
 IMPORTED = time.perf_counter()
 
@@ -93,11 +91,11 @@ def test_the_time_of_a_program_is_that_of_its_process(monkeypatch):
         monkeypatch.setattr(sys, "argv", ["rff-dist", "--version"])
         with pytest.raises(SystemExit):
             main()
-        return Passes(build(Cluster, {}), Limits()).clock.times().seconds["total"]
+        return build(Passes, {}).clock.times().seconds["total"]
 
     own = contextvars.copy_context().run(run)
     assert own >= time.perf_counter() - IMPORTED - 1.0  # the process began before this module was imported
-    assert Passes(build(Cluster, {}), Limits()).clock.times().seconds["total"] < own
+    assert build(Passes, {}).clock.times().seconds["total"] < own
 
 
 def test_fits_of_other_models_are_not_time_of_the_fit(engine):

@@ -81,9 +81,8 @@ def test_quantiles_are_those_of_refits_residuals_rounded_up_by_a_hundredth(
     dataset = problem(weighted=weighted)
     feature_map = features_of(dataset, kind)
     statistics = statistics_of(dataset, feature_map, folds)
-    scores = hold_out_scores(
-        dataset, statistics, feature_map, alpha=ALPHA, fit_intercept=fit_intercept, engine=ENGINE
-    )
+    models = fold_models(statistics, feature_map, alpha=ALPHA, fit_intercept=fit_intercept)
+    scores = hold_out_scores(dataset, statistics, models, engine=ENGINE)
     Z, weights = feature_map.transform(dataset.X), dataset.sample_weight
     counts = np.ones(len(Z)) if weights is None else weights
     fold_of = folds.assign(0, len(Z), n_samples=len(Z), groups=None)
@@ -268,7 +267,8 @@ def test_intervals_that_cannot_be_made_are_refused_before_any_pass(given, said):
 
 def scores_of(dataset, feature_map, folds):
     statistics = statistics_of(dataset, feature_map, folds)
-    return hold_out_scores(dataset, statistics, feature_map, alpha=ALPHA, engine=ENGINE)
+    models = fold_models(statistics, feature_map, alpha=ALPHA)
+    return hold_out_scores(dataset, statistics, models, engine=ENGINE)
 
 
 def test_a_fold_without_rows_needs_no_model():
@@ -291,9 +291,9 @@ def test_what_cannot_be_used_is_refused():
     dataset = problem()
     feature_map = features_of(dataset)
     statistics = statistics_of(dataset, feature_map, HashFolds(3))
-    with refuses(StatisticsError, "300 rows", "299"):
-        hold_out_scores(problem(299), statistics, feature_map, alpha=ALPHA, engine=ENGINE)
     models = fold_models(statistics, feature_map, alpha=ALPHA)
+    with refuses(StatisticsError, "300 rows", "299"):
+        hold_out_scores(problem(299), statistics, models, engine=ENGINE)
     [block] = inspection.blocks_of(dataset)
     with refuses(DataError, "have no y"):
         score_rows(ArrayDataset(dataset.X).read(block), models)
