@@ -127,8 +127,14 @@ class FeatureOptions(KernelFeatures):
     seed: int = fields.option("Seed of all random numbers.", default=0, takes=Seed)
 
     def __post_init__(self) -> None:
+        from rff_dist.kernels import base
+
         super().__post_init__()
-        if self.design != "auto" and find_features(self.features) is not None:
+        if self.design == "auto":
+            return
+        if find_features(self.features) is None:
+            base.check_design(self.kernel, self.design, 1)  # what it allows does not depend on the columns
+        else:
             raise InvalidParameterError(
                 f"`design` is {self.design!r}, but Nyström features have none, only features='fourier' has; "
                 "leave it out"
