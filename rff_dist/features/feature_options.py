@@ -127,13 +127,15 @@ class FeatureOptions(KernelFeatures):
     seed: int = fields.option("Seed of all random numbers.", default=0, takes=Seed)
 
     def __post_init__(self) -> None:
-        from rff_dist.kernels import base
+        from rff_dist.kernels import base, stationary
 
         super().__post_init__()
         if self.design == "auto":
             return
         if find_features(self.features) is None:
-            base.check_design(self.kernel, self.design, 1)  # what it allows does not depend on the columns
+            scale = stationary.own_length_scale(self.kernel)
+            # what a design allows does not depend on the number of columns
+            base.check_design(self.kernel, self.design, len(scale) if isinstance(scale, tuple) else 1)
         else:
             raise InvalidParameterError(
                 f"`design` is {self.design!r}, but Nyström features have none, only features='fourier' has; "

@@ -231,7 +231,7 @@ def test_a_length_scale_for_each_column_is_as_if_the_columns_were_divided_by_the
     scales = np.array([1.0, 2.0, 4.0, 8.0])
     kernels = Gaussian(tuple(scales)), Gaussian(1.0)
     found = [
-        RFFKMeans(6, kernel=kernel, n_components=64, standardize=False, random_state=0).fit_predict(rows)
+        RFFKMeans(6, kernel=kernel, n_components=64, design="orthogonal", random_state=0).fit_predict(rows)
         for kernel, rows in zip(kernels, (X, X / scales), strict=True)
     ]
     assert adjusted_rand_score(*found) == 1.0
