@@ -20,6 +20,7 @@ def test_a_few_damages_of_each_kind_of_file_are_noticed(subjects, name):
 
 @pytest.mark.faults("F9")
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # models have many kinds of files, each of which is damaged 300 times
 @pytest.mark.parametrize("name", flips.NAMES)
 def test_300_flips_in_each_kind_of_file_are_noticed(subjects, name):
     found = flips.try_damages(name, subjects[name], 300)
