@@ -12,7 +12,6 @@ files to the disk before it moves the branch.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -136,7 +135,7 @@ def is_empty(location: locations.Location) -> bool:
     with _errors(f"{location} cannot be read"):
         repository = _open_repository(location)
         is_plain = repository.list_branches() == {MAIN} and not repository.list_tags()
-        return is_plain and next(iter(repository.ancestry(branch=MAIN))).parent_id is None
+        return is_plain and _is_first(repository, next(iter(repository.ancestry(branch=MAIN))), location)
 
 
 def open_snapshot(location: locations.Location, version: str | None = None) -> tuple[Store, str, str | None]:
@@ -147,7 +146,8 @@ def open_snapshot(location: locations.Location, version: str | None = None) -> t
     """
     snapshot = find_snapshot(location, version)
     with _errors(f"version {snapshot} of {location} cannot be read", version=snapshot):
-        facts = _checked(_open_repository(location).lookup_snapshot(snapshot), location)
+        repository = _open_repository(location)
+        facts = _checked(repository, repository.lookup_snapshot(snapshot), location)
     return open_pinned(location, snapshot), snapshot, facts.get("sha256")
 
 
@@ -203,14 +203,16 @@ def read_history(location: locations.Location, version: str | None = None) -> li
         tags: dict[str, list[str]] = {}
         for tag in sorted(repository.list_tags()):
             tags.setdefault(repository.lookup_tag(tag), []).append(tag)
-        snapshots = []
-        # `pairwise` leaves out the oldest snapshot, with which Icechunk begins each repository: it is empty.
-        for entry, parent in itertools.pairwise(repository.ancestry(snapshot_id=head)):
-            facts = _checked(entry, location)
+        snapshots, line = [], iter(repository.ancestry(snapshot_id=head))
+        entry: Any = next(line)
+        while not _is_first(repository, entry, location):
+            facts = _checked(repository, entry, location)
+            parent = next(line, None)
             _check_line(repository, parent, facts.pop(_BEFORE, None), location)
             written = facts.pop(_WRITTEN, None)
             when = entry.written_at if written is None else datetime.fromisoformat(written)
             snapshots.append(Snapshot(entry.id, entry.message, when, facts, tuple(tags.get(entry.id, ()))))
+            entry = parent
         return snapshots
 
 
@@ -332,11 +334,28 @@ def expire(location: locations.Location, older_than: datetime, *, tags: bool = F
     return Expired(tuple(sorted(gone)), int(summary.bytes_deleted))
 
 
-def _checked(snapshot: Any, location: locations.Location) -> dict[str, Any]:
-    """Return a snapshot's facts without their digest; raises IntegrityError if that does not match."""
+def _is_first(repository: Any, snapshot: Any, location: locations.Location) -> bool:
+    """Return whether a snapshot is the empty one with which Icechunk begins each repository.
+
+    Raises IntegrityError if it has no parent, but is not empty.
+    """
+    if snapshot.parent_id is not None:
+        return False
+    if repository.inspect_snapshot(snapshot.id)["nodes"]:
+        raise _damaged(location, "its versions")
+    return True
+
+
+def _checked(repository: Any, snapshot: Any, location: locations.Location) -> dict[str, Any]:
+    """Return a snapshot's facts without their digest; raises IntegrityError if they are damaged."""
     facts = dict(snapshot.metadata)
     stored = facts.pop(_DIGEST, None)
-    if stored != _digest(snapshot.message, facts) and (stored is not None or _BEFORE in facts):
+    if stored is None:
+        # Another program wrote it, or the list of snapshots has lost what the snapshot's own file still has.
+        is_damaged = facts != repository.inspect_snapshot(snapshot.id)["metadata"]
+    else:
+        is_damaged = stored != _digest(snapshot.message, facts)
+    if is_damaged:
         raise _damaged(location, f"its version {snapshot.id}")
     return facts
 
@@ -346,13 +365,14 @@ def _check_line(repository: Any, parent: Any, before: str | None, location: loca
 
     `before`: the snapshot that it was made of; None if another program wrote it.
     """
-    if before in (None, parent.id):
-        return
-    try:
-        repository.lookup_snapshot(before)
-    except _icechunk().IcechunkError:
-        if parent.parent_id is None:  # Once `before` has expired, the empty first snapshot is the parent.
+    if parent is not None:
+        if before in (None, parent.id):
             return
+        try:
+            repository.lookup_snapshot(before)
+        except _icechunk().IcechunkError:
+            if parent.parent_id is None:  # Once `before` has expired, the empty first snapshot is the parent.
+                return
     raise _damaged(location, "its versions")
 
 

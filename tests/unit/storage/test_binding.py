@@ -65,6 +65,14 @@ def unsign(line):
     return [line[0], replaced(line[1], metadata=facts), *line[2:]]
 
 
+def lose_facts(line):
+    return [replaced(line[0], metadata={}), *line[1:]]
+
+
+def orphan(line):
+    return [replaced(line[0], parent_id=None)]
+
+
 def replaced(snapshot, **changes):
     members = {
         name: getattr(snapshot, name) for name in ("id", "parent_id", "message", "written_at", "metadata")
@@ -73,7 +81,7 @@ def replaced(snapshot, **changes):
 
 
 @pytest.mark.faults("F9")
-@pytest.mark.parametrize("damage", [name_another, leave_out, cut_off, date_back, unsign])
+@pytest.mark.parametrize("damage", [name_another, leave_out, cut_off, date_back, unsign, lose_facts, orphan])
 def test_a_history_that_is_damaged_is_noticed(tmp_path, monkeypatch, damage):
     """The damage is in Icechunk's list of snapshots, which has no checksum."""
     url = tmp_path / "d"
