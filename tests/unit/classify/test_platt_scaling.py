@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, softmax
 from sklearn.linear_model import Ridge
+from sklearn.preprocessing import label_binarize
 
 from rff_dist import Gaussian, SerialEngine
 from rff_dist.classify.fit import calibrate
@@ -24,8 +25,7 @@ ENGINE = SerialEngine(n_threads=1)
 
 
 def codes_of(labels, n_classes):
-    codes = np.where(labels[:, np.newaxis] == np.arange(n_classes), 1.0, -1.0)
-    return codes[:, 1:] if n_classes == 2 else codes
+    return label_binarize(labels, classes=np.arange(n_classes), neg_label=-1).astype(float)
 
 
 def scored(n_samples, n_classes, *, seed=0):

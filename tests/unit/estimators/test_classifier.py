@@ -300,14 +300,14 @@ def test_too_few_steps_warn_with_how_far_it_is(rows):
 
 
 @pytest.mark.parametrize("labels", [[0, 1], ["a", "b", "c"]], ids=["two", "three"])
-@pytest.mark.parametrize("weights", [None, "whole", "fractions"])
+@pytest.mark.parametrize("weights", [None, "whole", "fractions", "of a class"])
 def test_partial_fits_are_one_fit(labels, weights):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(600, 3))
     codes = np.digitize(X[:, 0] + 0.3 * rng.normal(size=600), [0.0, 0.8][: len(labels) - 1])
     y = np.array(labels)[codes]
-    w = {None: None, "whole": rng.integers(1, 4, 600), "fractions": rng.uniform(0.5, 2.0, 600)}[weights]
-    given = GROWING
+    w = {"whole": rng.integers(1, 4, 600), "fractions": rng.uniform(0.5, 2.0, 600)}.get(weights)
+    given = GROWING | {"class_weight": {labels[0]: 3.0} if weights == "of a class" else None}
     first, *parts = np.split(np.arange(600), [200, 350])
 
     def weight(part):
@@ -383,12 +383,3 @@ def test_rows_are_added_to_a_loaded_classifier_whose_calibration_stays():
     first = classifier(**GROWING).fit(X[:200], y[:200])
     assert loaded._calibration == first._calibration
     assert loaded._calibration != model._calibration
-
-
-def test_classes_given_by_weights_count_in_rows_that_come_later():
-    X, y = draw_rows(300, 2)
-    labels = np.unique(y)
-    given = GROWING | {"class_weight": {labels[0]: 3.0}}
-    one = classifier(**given).fit(X, y)
-    many = classifier(**given).partial_fit(X[:150], y[:150], labels).partial_fit(X[150:], y[150:])
-    assert_allclose(many.predict_proba(X), one.predict_proba(X), atol=1e-9)

@@ -305,15 +305,6 @@ def test_more_centres_than_memory_holds_are_refused_before_the_pass(blobs, monke
         RFFKMeans(1_000, n_init=10, n_components=2_048, random_state=0).fit(blobs[0])
 
 
-def test_fewer_distinct_rows_than_clusters_are_told_of():
-    X = np.repeat([[0.0, 0.0], [1.0, 2.0], [3.0, 1.0]], 20, axis=0)
-    with pytest.warns(ConvergenceWarning, match=r"clusters \(3\) found smaller than n_clusters \(5\)"):
-        model = RFFKMeans(5, n_components=32, standardize=True, random_state=0).fit(X)
-    assert len(np.unique(model.labels_)) == 3
-    assert model.inertia_ == pytest.approx(0.0, abs=1e-12)
-    assert np.isfinite(model.cluster_centers_).all()
-
-
 def test_too_few_passes_are_told_of(blobs):
     with pytest.warns(ConvergenceWarning, match=r"the centres still moved after max_iter=1 passes"):
         model = ours_from(blobs[0][:6], blobs[0], max_iter=1)
