@@ -194,11 +194,12 @@ def test_the_seed_decides_and_a_generator_gives_one(estimator):
     def fitted(random_state):
         return outputs(clone(estimator).set_params(random_state=random_state).fit(X, X[:, 0] > 0))
 
-    for same in (lambda: 3, lambda: np.random.default_rng(3)):
+    for same in (lambda: 3, lambda: np.random.default_rng(3), lambda: np.random.RandomState(3)):
         np.testing.assert_array_equal(fitted(same()), fitted(same()))
     if estimator in (ALL["ridge"], ALL["sampler"]):  # others may find the same classes and clusters
         assert (fitted(3) != fitted(4)).any()
-        assert (fitted(None) != fitted(None)).any()
+        for moving in (None, np.random.default_rng(3), np.random.RandomState(3)):
+            assert (fitted(moving) != fitted(moving)).any()
 
 
 @ESTIMATORS

@@ -99,10 +99,3 @@ class TestInFits:
         tuned = tune_length_scales("matern", X, y, random_state=3)
         assert model.length_scale_ == tuned.length_scale
         assert model.feature_map_.spec.kernel == tuned.kernel
-
-    def test_a_kernel_object_keeps_its_shape_and_gets_new_length_scales(self):
-        X, y = rows()
-        kernel = Matern(9.0, nu=2.5)
-        model = plain_ridge(kernel, length_scale="evidence", n_components=64, random_state=0).fit(X, y)
-        assert model.feature_map_.spec.kernel.nu == 2.5
-        assert min(model.length_scale_[1:]) > 5 * model.length_scale_[0]

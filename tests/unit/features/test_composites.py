@@ -119,11 +119,6 @@ class TestShares:
         a, b = (part.frequencies.ravel() for part in parts)
         assert abs(np.corrcoef(a, b)[0, 1]) < 4 / np.sqrt(len(a))
 
-    def test_a_products_factors_have_independent_frequencies(self):
-        """The sum of two independent N(0, 1) has the variance 2; of a number with itself, 4."""
-        frequencies = draw(Gaussian() * Gaussian(), 4_000).frequencies
-        assert frequencies.var() == pytest.approx(2.0, rel=0.1)
-
 
 def may_be_exact(factors):
     return all(isinstance(getattr(factor, "kernel", factor), Linear | Polynomial) for factor in factors)

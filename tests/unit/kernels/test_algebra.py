@@ -90,20 +90,6 @@ class TestDescriptions:
     def test_a_kernel_reads_as_it_was_typed(self, kernel):
         assert eval(repr(kernel), NAMES) == kernel
 
-    @pytest.mark.parametrize(
-        ("kernel", "text"),
-        [
-            (Gaussian(2) + 0.5 * Linear(), "Gaussian(length_scale=2.0) + 0.5 * Linear()"),
-            (1 + Min(0, 1), "1.0 + Min(lower=0.0, upper=1.0)"),
-            (2 * (Linear() + 1) * Laplacian(), "2.0 * (Linear() + 1.0) * Laplacian()"),
-            ((Linear() + Sinc()).on([0, 2]), "(Linear() + Sinc()).on([0, 2])"),
-            (Constant(1) + 2 + Linear(), "Constant(value=1.0) + 2.0 + Linear()"),
-        ],
-        ids=str,
-    )
-    def test_texts(self, kernel, text):
-        assert repr(kernel) == str(kernel) == text
-
     @given(composites | kernels())
     def test_a_kernel_survives_json_and_pickle(self, kernel):
         for copy in (
