@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import itertools
 import json
@@ -30,44 +31,18 @@ from rff_dist.features.draw import shortened
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.numerics.exact_sums import as_runs, expand
 from rff_dist.statistics.accumulate import (
-    Accumulation,
     Accumulations,
     accumulate_fold_rows,
     accumulate_rows,
     add_fold_rows,
 )
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.specs import FINE_FRACTION_BITS, StatisticsSpec
+from rff_dist.statistics.specs import FINE_FRACTION_BITS
+from tests import small_statistics
 from tests.refusals import refuses
+from tests.small_statistics import part, random_rows
 
-
-def spec_of(feature_map, *, n_targets=2, **facts):
-    return StatisticsSpec(
-        n_components=feature_map.n_components,
-        n_targets=n_targets,
-        feature_digest=feature_map.digest(),
-        scales=feature_map.scales,
-        fraction_bits=FINE_FRACTION_BITS,
-        whitened=feature_map.whitener is not None,
-        **facts,
-    )
-
-
-def random_rows(n_samples, *, seed=0, n_targets=2, weighted=False):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n_samples, 3))
-    weights = rng.uniform(0.1, 2.0, n_samples) if weighted else None
-    return Rows(Block(0, 0, n_samples), X, rng.standard_normal((n_samples, n_targets)), weights)
-
-
-def part_of(rows, mask):
-    """Return some rows as a block of their own."""
-    return Rows(
-        Block(0, 0, int(mask.sum())),
-        rows.X[mask],
-        rows.y[mask],
-        None if rows.sample_weight is None else rows.sample_weight[mask],
-    )
+accumulation = functools.partial(small_statistics.accumulation, fraction_bits=FINE_FRACTION_BITS)
 
 
 @pytest.mark.parametrize("folds", [HashFolds(4), HashFolds(4, seed=7), TimeFolds(4)])
@@ -219,15 +194,15 @@ def test_folds_of_groups_without_groups_are_refused():
 @pytest.mark.parametrize("folds", [HashFolds(3), TimeFolds(3), GroupFolds(3)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_each_fold_has_the_statistics_of_its_own_rows(folds: Folds, weighted):
-    rows = random_rows(400, weighted=weighted)
+    rows = random_rows(400, weights=2 * weighted)
     rows = replace(rows, groups=np.arange(400) % 17)
     feature_map = draw_feature_map("gaussian", n_features=3, n_components=64, random_state=0)
-    state = Accumulation(feature_map, spec_of(feature_map, weight_exponent=1))
+    state = accumulation(feature_map, weight_exponent=1)
     (parts,) = accumulate_fold_rows(rows, Accumulations((state,), folds, 400))
     found = FoldStatistics(folds, parts)
     fold = folds.assign(0, 400, n_samples=400, groups=rows.groups)
     for i in range(3):
-        assert found.fold(i) == accumulate_rows(part_of(rows, fold == i), state)
+        assert found.fold(i) == accumulate_rows(part(rows, fold == i), state)
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
@@ -238,7 +213,7 @@ def test_the_sum_of_folds_is_the_statistics_of_all_rows_to_rounding(n_threads):
         draw_feature_map(kernel, n_features=3, n_components=96, design="iid", random_state=1)
         for kernel in (Gaussian(1.0), Laplacian(2.0))
     ]
-    members = tuple(Accumulation(m, spec_of(m)) for m in maps)
+    members = tuple(map(accumulation, maps))
     folds = HashFolds(4)
     first, second = SerialEngine(n_threads).map_reduce(
         BlockTask(dataset, accumulate_fold_rows),
@@ -260,7 +235,7 @@ def test_the_sum_of_folds_is_the_statistics_of_all_rows_to_rounding(n_threads):
 def test_blocks_of_contiguous_folds_hold_only_their_own():
     rows = replace(random_rows(100), block=Block(2, 200, 300))
     feature_map = draw_feature_map("gaussian", n_features=3, n_components=16, random_state=0)
-    state = Accumulations((Accumulation(feature_map, spec_of(feature_map)),), TimeFolds(10), 1000)
+    state = Accumulations((accumulation(feature_map),), TimeFolds(10), 1000)
     (parts,) = accumulate_fold_rows(rows, state)
     found = FoldStatistics(TimeFolds(10), parts)
     assert [i for i, part in enumerate(found.parts) if part is not None] == [2]
@@ -383,10 +358,10 @@ def test_leading_components_have_the_statistics_of_the_smaller_draw(leading, des
             "gaussian", n_features=3, n_components=40, design=design, random_state=3
         )
     short = shortened(feature_map, leading)
-    statistics = accumulate_rows(rows, Accumulation(feature_map, spec_of(feature_map)))
+    statistics = accumulate_rows(rows, accumulation(feature_map))
     statistics = statistics.with_whitener(feature_map.whitener)
     found = statistics.leading(leading, feature_digest=short.digest(), scales=short.scales)
-    expected = accumulate_rows(rows, Accumulation(short, spec_of(short))).with_whitener(short.whitener)
+    expected = accumulate_rows(rows, accumulation(short)).with_whitener(short.whitener)
     assert found.spec == expected.spec
     # other widths make other BLAS products, whose last bits differ
     np.testing.assert_allclose(found.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
@@ -404,7 +379,7 @@ def test_leading_tiles_are_the_leading_block(leading, seed):
         "gaussian", n_features=2, n_components=1100, map="phases", random_state=seed
     )
     rows = Rows(Block(0, 0, 20), X, rng.standard_normal((20, 1)))
-    statistics = accumulate_rows(rows, Accumulation(feature_map, spec_of(feature_map, n_targets=1)))
+    statistics = accumulate_rows(rows, accumulation(feature_map, 1))
     scale = expand(feature_map.scales)[:leading]
     found = statistics.leading(leading, feature_digest="x", scales=as_runs(scale))
     np.testing.assert_array_equal(found.ZtZ(), statistics.ZtZ()[:leading, :leading])
@@ -414,7 +389,7 @@ def test_leading_tiles_are_the_leading_block(leading, seed):
 
 def test_more_leading_components_than_there_are_are_refused():
     feature_map = draw_feature_map("gaussian", n_features=3, n_components=8, random_state=0)
-    statistics = accumulate_rows(random_rows(9), Accumulation(feature_map, spec_of(feature_map)))
+    statistics = accumulate_rows(random_rows(9), accumulation(feature_map))
     with refuses(StatisticsError, "10"):
         statistics.leading(10, feature_digest="", scales=feature_map.scales)
     with refuses(InvalidParameterError, "10"):

@@ -25,11 +25,12 @@ from rff_dist.selection.cross_validation import (
 )
 from rff_dist.selection.grids import default_alphas
 from rff_dist.selection.row_folds import cross_validate_rows
-from rff_dist.statistics.accumulate import Accumulation, Accumulations, accumulate_fold_rows
+from rff_dist.statistics.accumulate import Accumulations, accumulate_fold_rows
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.specs import FINE_FRACTION_BITS, StatisticsSpec, TileLayout
+from rff_dist.statistics.specs import FINE_FRACTION_BITS, TileLayout
 from tests.refits import held_out_errors
 from tests.refusals import refuses
+from tests.small_statistics import accumulation
 
 ALPHAS = np.geomspace(1e-4, 1e3, 5)
 
@@ -71,18 +72,15 @@ DATA = [smooth, several_targets_with_precisions, collinear_inputs_repeated]
 
 def fold_statistics(X, y, feature_map, folds, *, weights=None, groups=None, whole=False, offset=None):
     """Accumulate in two blocks, on the grid that a fit of so few rows takes."""
-    spec = StatisticsSpec(
-        feature_map.n_components,
+    member = accumulation(
+        feature_map,
         y.shape[1],
-        feature_map.digest(),
-        feature_map.scales,
         weight_exponent=0 if weights is None else 2,
         fraction_bits=FINE_FRACTION_BITS,
         target_offset=tuple(y[0].tolist()) if offset is None else offset,
         frequency_weights=whole,
-        whitened=feature_map.whitener is not None,
     )
-    state, middle = Accumulations((Accumulation(feature_map, spec),), folds, len(X)), len(X) // 3
+    state, middle = Accumulations((member,), folds, len(X)), len(X) // 3
 
     def of(start, stop):
         part = slice(start, stop)
