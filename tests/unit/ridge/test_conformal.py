@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 
-from rff_dist import Gaussian, SerialEngine, draw_feature_map, load_model, save_model
+from rff_dist import SerialEngine, load_model, save_model
 from rff_dist.data.folding import GroupFolds, HashFolds, TimeFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
-from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.fitting.predicting import LinearModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import (
@@ -36,6 +35,7 @@ from rff_dist.statistics.accumulate import Accumulation
 from tests.plain import plain_ridge
 from tests.refits import held_out_residuals
 from tests.refusals import refuses
+from tests.ridge_problems import features_of, spec_of
 
 ENGINE = SerialEngine(n_threads=1)
 ALPHA = 0.3
@@ -51,23 +51,9 @@ def problem(n_samples=300, *, n_targets=2, weighted=False, noise=None, seed=0):
     return ArrayDataset(X, Y + 0.3 * drawn, weights)
 
 
-def features_of(dataset, kind="fourier", n_components=40):
-    if kind == "nystrom":
-        sample = dataset.X.astype(np.float32)
-        return draw_nystrom(Gaussian(1.0), sample, n_components=n_components, nystrom=Nystrom(), seed=0)
-    return draw_feature_map(Gaussian(1.0), n_features=2, n_components=n_components, random_state=0)
-
-
 def statistics_of(dataset, feature_map, folds):
-    moments = inspection.inspect(dataset, engine=ENGINE)
-    spec = passes.statistics_spec(
-        dataset,
-        feature_map,
-        target_offset=inspection.target_offset_from(moments),
-        fraction_bits=passes.fraction_bits_for(dataset.n_samples),
-        weights=passes.weight_grid(moments),
-    )
-    [found] = passes.accumulate_folds(dataset, [Accumulation(feature_map, spec)], folds=folds, engine=ENGINE)
+    members = [Accumulation(feature_map, spec_of(dataset, feature_map))]
+    [found] = passes.accumulate_folds(dataset, members, folds=folds, engine=ENGINE)
     return found
 
 
