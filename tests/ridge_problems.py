@@ -35,6 +35,14 @@ def normal_equations(
     )
 
 
+def hat_matrix(Z: Matrix, alpha: float, fit_intercept: bool = True) -> Matrix:
+    """Return the dense smoother of ridge, intercept included."""
+    n_samples = len(Z)
+    centre = np.full((n_samples, n_samples), 1.0 / n_samples if fit_intercept else 0.0)
+    Zc = Z - centre @ Z
+    return centre + Zc @ np.linalg.solve(Zc.T @ Zc + alpha * np.eye(Z.shape[1]), Zc.T)
+
+
 def draw_problem(
     n_samples: int = 120, n_components: int = 30, n_targets: int = 3, *, seed: int = 0
 ) -> tuple[Matrix, Matrix]:

@@ -2,7 +2,6 @@ import functools
 import hashlib
 import itertools
 import json
-import operator
 import pickle
 from dataclasses import replace
 
@@ -39,7 +38,7 @@ from rff_dist.statistics.accumulate import (
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.specs import FINE_FRACTION_BITS
 from tests import small_statistics
-from tests.refusals import refuses
+from tests.refusals import each, for_each_refusal, once, refuses
 from tests.small_statistics import part, random_rows
 
 accumulation = functools.partial(small_statistics.accumulation, fraction_bits=FINE_FRACTION_BITS)
@@ -112,17 +111,9 @@ def test_time_folds_are_contiguous_and_validated_forward():
     assert HashFolds(3).splits == [((1, 2), 0), ((0, 2), 1), ((0, 1), 2)]
 
 
-@pytest.mark.parametrize("n_folds", [1, 0, -3, 2.5, True, "5", 1001])
-def test_a_number_of_folds_out_of_range_is_refused(n_folds):
-    with refuses(InvalidParameterError, "n_folds"):
-        HashFolds(n_folds)
-
-
-def test_what_is_no_number_of_folds_is_refused():
+def test_a_number_of_folds_is_folds_by_hash():
     assert find_folds(3) == HashFolds(3)
     assert find_folds(GroupFolds(3)) == GroupFolds(3)
-    with refuses(InvalidParameterError, "TimeFolds"):
-        find_folds("five")
 
 
 @pytest.mark.parametrize(
@@ -143,14 +134,9 @@ def test_folds_are_rebuilt_from_their_facts(folds):
         folds_from_dict({**facts, "kind": "Others"})
 
 
-def test_given_folds_are_taken_as_they_are_and_checked():
-    folds = PredefinedFolds(3)
+def test_given_folds_are_taken_as_they_are():
     given = np.array([2, 0, 1, 1])
-    np.testing.assert_array_equal(folds.assign(5, 9, n_samples=9, groups=given), given)
-    with refuses(DataError, "row 7", "0", "2"):
-        folds.assign(5, 9, n_samples=9, groups=np.array([2, 0, 3, 1]))
-    with refuses(DataError, "no fold numbers"):
-        folds.assign(5, 9, n_samples=9, groups=None)
+    np.testing.assert_array_equal(PredefinedFolds(3).assign(5, 9, n_samples=9, groups=given), given)
 
 
 @settings(max_examples=60, deadline=None)
@@ -177,18 +163,6 @@ def test_balanced_folds_travel_with_their_table_and_name_themselves_without_it()
     fold = folds.assign(0, 3, n_samples=3, groups=np.array(["site 7", "elsewhere", "site 7"]))
     assert fold[1] == GroupFolds(5, 3).assign(0, 1, n_samples=1, groups=np.array(["elsewhere"]))[0]
     assert fold[0] == fold[2]
-
-
-def test_fewer_groups_than_folds_are_refused():
-    with refuses(DataError, "3 groups", "3 folds"):
-        GroupFolds(4).balanced(np.arange(3), np.ones(3, np.int64))
-    with refuses(DataError, "all rows with weight are of one group"):
-        GroupFolds(4).balanced(np.arange(1), np.ones(1, np.int64))
-
-
-def test_folds_of_groups_without_groups_are_refused():
-    with refuses(DataError, "no groups"):
-        GroupFolds(2).assign(0, 3, n_samples=3, groups=None)
 
 
 @pytest.mark.parametrize("folds", [HashFolds(3), TimeFolds(3), GroupFolds(3)])
@@ -244,16 +218,6 @@ def test_blocks_of_contiguous_folds_hold_only_their_own():
     assert found.sum([0, 1, 2]).n_samples == 100
     with refuses(StatisticsError, "no rows"):
         found.sum([0, 1])
-
-
-def test_statistics_of_different_folds_do_not_add_up():
-    left, right = (
-        FoldStatistics(HashFolds(2), (None, None)),
-        FoldStatistics(HashFolds(2, seed=1), (None, None)),
-    )
-    with refuses(StatisticsError, "different folds"):
-        operator.add(left, right)
-    assert left + left == left
 
 
 # -- rows that are held in -------------------------------------------------------------------------
@@ -387,17 +351,48 @@ def test_leading_tiles_are_the_leading_block(leading, seed):
     assert found - found == found.empty(found.spec)
 
 
-def test_more_leading_components_than_there_are_are_refused():
-    feature_map = draw_feature_map("gaussian", n_features=3, n_components=8, random_state=0)
-    statistics = accumulate_rows(random_rows(9), accumulation(feature_map))
-    with refuses(StatisticsError, "10"):
-        statistics.leading(10, feature_digest="", scales=feature_map.scales)
-    with refuses(InvalidParameterError, "10"):
-        shortened(feature_map, 10)
-    assert shortened(feature_map, 8) is feature_map
+# -- what is refused -------------------------------------------------------------------------------
 
 
-def test_sums_of_kernels_have_no_smaller_draw_among_their_leading_components():
-    both = draw_feature_map(Gaussian(1.0) + Linear(), n_features=3, n_components=32, random_state=0)
-    with refuses(InvalidParameterError, "no smaller draw"):
-        shortened(both, 16)
+def balanced(n_groups):
+    return GroupFolds(4).balanced(np.arange(n_groups), np.ones(n_groups, np.int64))
+
+
+def assigned(groups):
+    return PredefinedFolds(3).assign(5, 9, n_samples=9, groups=groups)
+
+
+def of_no_rows(seed):
+    return FoldStatistics(HashFolds(2, seed), (None, None))
+
+
+SMALL = draw_feature_map("gaussian", n_features=3, n_components=8, random_state=0)
+SUM = draw_feature_map(Gaussian(1.0) + Linear(), n_features=3, n_components=32, random_state=0)
+
+
+@for_each_refusal(
+    each(HashFolds, [1, 0, -3, 2.5, True, "5", 1001], "n_folds"),
+    once(lambda: find_folds("five"), "TimeFolds"),
+    once(lambda: balanced(3), "3 groups", "3 folds", error=DataError),
+    once(lambda: balanced(1), "all rows with weight are of one group", error=DataError),
+    once(lambda: GroupFolds(2).assign(0, 3, n_samples=3, groups=None), "no groups", error=DataError),
+    once(lambda: assigned(np.array([2, 0, 3, 1])), "row 7", "0", "2", error=DataError),
+    once(lambda: assigned(None), "no fold numbers", error=DataError),
+    once(lambda: of_no_rows(0) + of_no_rows(1), "different folds", error=StatisticsError),
+    once(
+        lambda: accumulate_rows(random_rows(9), accumulation(SMALL)).leading(
+            10, feature_digest="", scales=SMALL.scales
+        ),
+        "10",
+        error=StatisticsError,
+    ),
+    once(lambda: shortened(SMALL, 10), "10"),
+    once(lambda: shortened(SUM, 16), "no smaller draw"),
+)
+def test_what_cannot_be_is_refused_by_name(call, error, names):
+    with refuses(error, *names):
+        call()
+
+
+def test_all_of_the_components_are_the_map_itself():
+    assert shortened(SMALL, 8) is SMALL

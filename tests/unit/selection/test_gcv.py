@@ -10,16 +10,13 @@ from rff_dist.numerics.eigen import decompose
 from rff_dist.selection.gcv import generalized_cross_validation, select_alpha
 from rff_dist.selection.grids import default_alphas
 from tests.refusals import refuses
-from tests.ridge_problems import draw_problem, normal_equations
+from tests.ridge_problems import draw_problem, hat_matrix, normal_equations
 
 
-def dense_gcv(Z, Y, alpha, *, fit_intercept=True):
+def dense_gcv(Z, Y, alpha):
     """Golub, Heath & Wahba 1979, eq. 1.4, by the n x n smoother."""
-    n_samples = len(Z)
-    centre = np.full((n_samples, n_samples), 1.0 / n_samples if fit_intercept else 0.0)
-    Zc = Z - centre @ Z
-    hat = centre + Zc @ np.linalg.solve(Zc.T @ Zc + alpha * np.eye(Z.shape[1]), Zc.T)
-    return np.square(Y - hat @ Y).mean(axis=0) / (np.trace(np.eye(n_samples) - hat) / n_samples) ** 2
+    hat = hat_matrix(Z, alpha)
+    return np.square(Y - hat @ Y).mean(axis=0) / (1.0 - np.trace(hat) / len(Z)) ** 2
 
 
 def dense_log_evidence(Z, y, alpha):
