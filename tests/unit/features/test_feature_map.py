@@ -83,16 +83,6 @@ class TestTravelling:
         )
         assert other.stdout.decode().strip() == features.digest()
 
-    @pytest.mark.parametrize("map_name", MAPS)
-    def test_given_frequencies_travel_as_bytes(self, map_name):
-        drawn = draw(map=map_name, n_components=200)
-        given_arrays = FourierFeatureMap(1.5 * drawn.frequencies, drawn.phases, self.STANDARDIZER)
-        data = pickle.dumps(given_arrays)
-        assert given_arrays.frequencies.tobytes() in data
-        again = pickle.loads(data)
-        assert again.digest() == given_arrays.digest() != drawn.digest()
-        np.testing.assert_array_equal(again.transform(inputs(4)), given_arrays.transform(inputs(4)))
-
 
 class TestDigest:
     def test_it_has_not_changed(self):

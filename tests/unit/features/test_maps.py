@@ -12,6 +12,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import BroadcastError, DataError
 from rff_dist.features import fourier
 from rff_dist.features.feature_options import FeatureOptions
+from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.kinds import kernel_of
 from rff_dist.features.maps import Standardizer
 from rff_dist.features.nystrom import draw_nystrom
@@ -34,6 +35,11 @@ def nystrom(kernel):
     return draw_nystrom(kernel, X, n_components=90, nystrom=Nystrom(), seed=0)
 
 
+def given_arrays():
+    phases = drawn(Gaussian(6.0), 601, map="phases")
+    return 1.5 * phases.frequencies, phases.phases
+
+
 def principal(normalize=None, **options):
     given = FeatureOptions(kernel=Gaussian(6.0), length_scale=None, n_components=64, **options)
     return pca.fit_components(
@@ -48,6 +54,8 @@ MAPS = {
     "quasi-Monte Carlo": drawn(Gaussian(6.0), design="quasi-monte-carlo"),
     "structured pairs": drawn(Gaussian(6.0), design="structured"),
     "structured phases": drawn(Gaussian(6.0), 601, map="phases", design="structured"),
+    "given frequencies": FourierFeatureMap(*given_arrays()),
+    "polynomial": drawn(Polynomial(2).on([3, 5, 8])),
     "a sum": drawn(Gaussian(6.0) + 0.5 * Matern(3.0) + Linear()),
     "additive": drawn(Additive(2.0)),
     "Min": drawn(Min((-5.0,) * N_FEATURES, (5.0,) * N_FEATURES)),
@@ -104,7 +112,8 @@ def test_what_is_pickled_or_stored_is_small_and_gives_the_same_features(feature_
     feature_map = feature_map.with_standardizer(STANDARDIZER)
     travels = pickle.dumps(feature_map)
     with_rows = {"nystrom": 4 * N_FEATURES * 90 + 4_000, "principal": 100_000, "concatenated": 20_000}
-    assert len(travels) < with_rows.get(feature_map.kind, 2_500)
+    is_given = feature_map.kind == "fourier" and feature_map.spec is None  # these travel as they are
+    assert is_given or len(travels) < with_rows.get(feature_map.kind, 2_500)
     fourier._draw_matrix.cache_clear()
     fourier._draw_blocks.cache_clear()
     for other in (pickle.loads(travels), read_features(*record_features(feature_map))):

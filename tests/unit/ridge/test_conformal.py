@@ -57,6 +57,15 @@ def statistics_of(dataset, feature_map, folds):
     return found
 
 
+def assert_quantiles_of(scores, expected, *, tolerance):
+    """Compare with order statistics to within what refits agree to; the bins round up."""
+    for coverage in (0.05, 0.5, 0.9, 0.99):
+        rank = math.ceil((len(expected) + 1) * coverage)
+        ratio = scores.quantile(coverage) / np.sort(expected, axis=0)[rank - 1]
+        assert (ratio > 1 - tolerance).all()
+        assert (ratio < WIDTH * (1 + tolerance)).all()
+
+
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
 @pytest.mark.parametrize("folds", [HashFolds(4), TimeFolds(3)])
@@ -77,12 +86,7 @@ def test_quantiles_are_those_of_refits_residuals_rounded_up_by_a_hundredth(
     residuals = np.abs(np.concatenate([found[counts[rows] > 0] for rows, found in refits]))
     assert scores.n_samples == len(residuals)
     assert_array_equal(scores.counts.sum(axis=0), len(residuals))
-    for coverage in (0.05, 0.5, 0.9, 0.99):
-        rank = math.ceil((len(residuals) + 1) * coverage)
-        expected = np.sort(residuals, axis=0)[rank - 1]
-        ratio = scores.quantile(coverage) / expected
-        assert (ratio > 1 - 1e-7).all()  # refits agree to that, and the bins round up
-        assert (ratio < WIDTH * (1 + 1e-7)).all()
+    assert_quantiles_of(scores, residuals, tolerance=1e-7)
 
 
 def test_rows_count_as_often_as_weights_repeat_them():
@@ -158,11 +162,7 @@ def test_normalised_scores_are_those_of_refits_without_the_rows_fold(kind, weigh
         held = fold_of == fold
         found = refit(np.sqrt(residuals), ~held, penalty).predict(Z[held])
         expected[held] = residuals[held] / np.clip(found, means / REACH, means * REACH) ** 2
-    expected = np.sort(expected[weights > 0], axis=0)
-    for coverage in (0.05, 0.5, 0.9, 0.99):
-        ratio = scores.quantile(coverage) / expected[math.ceil((len(expected) + 1) * coverage) - 1]
-        assert (ratio > 1 - 1e-6).all()  # refits agree to that, and the bins round up
-        assert (ratio < WIDTH * (1 + 1e-6)).all()
+    assert_quantiles_of(scores, expected[weights > 0], tolerance=1e-6)
     whole = refit(np.sqrt(residuals), np.ones(len(Z), bool), penalty)
     assert_allclose(Z @ deviations.coefficients + deviations.intercept, whole.predict(Z), rtol=1e-6)
 
