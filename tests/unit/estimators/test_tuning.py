@@ -80,10 +80,9 @@ def test_what_cannot_be_tuned_is_refused(call, error, names):
         call()
 
 
-class TestInFits:
-    def test_the_estimator_tunes_as_the_function_does(self):
-        X, y = rows()
-        model = plain_ridge("matern", length_scale="evidence", n_components=64, random_state=3).fit(X, y)
-        tuned = tune_length_scales("matern", X, y, random_state=3)
-        assert model.length_scale_ == tuned.length_scale
-        assert model.feature_map_.spec.kernel == tuned.kernel
+def test_the_estimator_tunes_as_the_function_does():
+    X, y = rows()
+    model = plain_ridge("matern", length_scale="evidence", n_components=64, random_state=3).fit(X, y)
+    tuned = tune_length_scales("matern", X, y, random_state=3)
+    assert model.length_scale_ == tuned.length_scale
+    assert model.feature_map_.spec.kernel == tuned.kernel

@@ -124,11 +124,10 @@ def may_be_exact(factors):
     return all(isinstance(getattr(factor, "kernel", factor), Linear | Polynomial) for factor in factors)
 
 
-class TestTheMap:
-    def test_one_shift_invariant_kernel_has_one_fourier_map_however_it_is_written(self):
-        for kernel in (Gaussian() * Matern(), (Gaussian() * Matern()).on([0, 2]), Gaussian() + 0):
-            assert isinstance(draw(kernel, 8), FourierFeatureMap)
-        assert isinstance(draw(2 * Gaussian(), 8), ConcatenatedFeatureMap)
+def test_one_shift_invariant_kernel_has_one_fourier_map_however_it_is_written():
+    for kernel in (Gaussian() * Matern(), (Gaussian() * Matern()).on([0, 2]), Gaussian() + 0):
+        assert isinstance(draw(kernel, 8), FourierFeatureMap)
+    assert isinstance(draw(2 * Gaussian(), 8), ConcatenatedFeatureMap)
 
 
 def test_derived_seeds_have_not_changed():

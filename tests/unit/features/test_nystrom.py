@@ -236,14 +236,11 @@ class TestJitter:
         assert "ten times" in caplog.text
 
 
-class TestEstimators:
-    def test_a_sampler_transforms_with_any_kernel(self):
-        X = inputs(300)
-        kernel = Gaussian(4.0) * Linear()
-        Z = RFFSampler(
-            kernel, features=Nystrom("rpcholesky"), n_components=120, random_state=0
-        ).fit_transform(X)
-        gram = kernel(X)
-        assert np.linalg.norm(Z @ Z.T - gram) < 0.01 * np.linalg.norm(gram)
-        half = RFFSampler(kernel, features="nystrom", n_components=7, random_state=0).fit(X)
-        assert half.transform(X).dtype == np.float32
+def test_a_sampler_transforms_with_any_kernel():
+    X = inputs(300)
+    kernel = Gaussian(4.0) * Linear()
+    Z = RFFSampler(kernel, features=Nystrom("rpcholesky"), n_components=120, random_state=0).fit_transform(X)
+    gram = kernel(X)
+    assert np.linalg.norm(Z @ Z.T - gram) < 0.01 * np.linalg.norm(gram)
+    half = RFFSampler(kernel, features="nystrom", n_components=7, random_state=0).fit(X)
+    assert half.transform(X).dtype == np.float32

@@ -99,17 +99,16 @@ class TestDescriptions:
             assert type(copy) is type(kernel)
 
 
-class TestOperands:
-    @pytest.mark.parametrize("other", [True, "1", None, 1j, np.complex128(1), np.ones(2), [1.0]], ids=repr)
-    def test_what_is_no_number_is_no_operand(self, other):
-        for operation in (
-            lambda: Gaussian() + other,
-            lambda: other + Gaussian(),
-            lambda: Gaussian() * other,
-            lambda: other * Gaussian(),
-        ):
-            with pytest.raises(TypeError):
-                operation()
+@pytest.mark.parametrize("other", [True, "1", None, 1j, np.complex128(1), np.ones(2), [1.0]], ids=repr)
+def test_what_is_no_number_is_no_operand(other):
+    for operation in (
+        lambda: Gaussian() + other,
+        lambda: other + Gaussian(),
+        lambda: Gaussian() * other,
+        lambda: other * Gaussian(),
+    ):
+        with pytest.raises(TypeError):
+            operation()
 
 
 def test_kernels_with_one_column_argument_take_it_as_a_list():

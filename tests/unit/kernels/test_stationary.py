@@ -128,15 +128,13 @@ class TestGram:
             )
 
 
-class TestParameters:
-    def test_kernels_with_equal_parameters_are_equal_and_others_are_not(self):
-        assert Gaussian([1, 2]) == Gaussian(np.array([1.0, 2.0]))
-        assert hash(Gaussian([1, 2])) == hash(Gaussian((1.0, 2.0)))
-        assert Gaussian(2.0) != Laplacian(2.0)
-        assert Matern(nu=0.5) != Matern(nu=1.5)
+def test_kernels_with_equal_parameters_are_equal_and_others_are_not():
+    assert Gaussian([1, 2]) == Gaussian(np.array([1.0, 2.0]))
+    assert hash(Gaussian([1, 2])) == hash(Gaussian((1.0, 2.0)))
+    assert Gaussian(2.0) != Laplacian(2.0)
+    assert Matern(nu=0.5) != Matern(nu=1.5)
 
 
-class TestDescriptions:
-    def test_every_kernel_is_registered_under_its_name(self):
-        assert {name: kernel.name for name, kernel in KERNELS.items()} == {name: name for name in KERNELS}
-        assert {kernel for kernel in KERNELS.values() if issubclass(kernel, Stationary)} == set(STATIONARY)
+def test_every_kernel_is_registered_under_its_name():
+    assert {name: kernel.name for name, kernel in KERNELS.items()} == {name: name for name in KERNELS}
+    assert {kernel for kernel in KERNELS.values() if issubclass(kernel, Stationary)} == set(STATIONARY)

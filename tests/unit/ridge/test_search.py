@@ -61,13 +61,6 @@ def counting():
     return engine, passes
 
 
-def refit(dataset, row, **options):
-    """Fit one candidate alone, with the parameters of its row."""
-    return fit_ridge(
-        dataset, find_kernel(row["kernel"]), engine=ENGINE, length_scale=row["length_scale"], **options
-    )
-
-
 # -- the comparison --------------------------------------------------------------------------------
 
 
@@ -86,7 +79,8 @@ def test_each_candidate_scores_as_a_fit_of_it_alone_to_the_bit(dataset, options)
     alone = {"cv": 5, "alpha": "cv", **options}
     tables = []
     for row in found.rows:
-        model, solved = refit(dataset, row, **alone)
+        kernel, length_scale = find_kernel(row["kernel"]), row["length_scale"]
+        model, solved = fit_ridge(dataset, kernel, engine=ENGINE, length_scale=length_scale, **alone)
         table, choice = solved.cross_validation, solved.choice
         tables.append((model, table))
         apart = choice.own_alphas is not None

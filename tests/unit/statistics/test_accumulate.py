@@ -57,15 +57,14 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr("rff_dist.statistics.specs.tile_rows", lambda _: TILE)
 
 
-class TestCuttingBlocks:
-    @given(st.integers(0, 10_000), st.integers(1, 500), st.integers(1, 2_000))
-    def test_blocks_are_whole_chunks_and_cover_every_row_once(self, n_samples, chunk_rows, rows_per_block):
-        blocks = cut_blocks(n_samples, chunk_rows, rows_per_block=rows_per_block)
-        assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(n_samples))
-        assert [block.index for block in blocks] == list(range(len(blocks)))
-        assert all(block.start % chunk_rows == 0 for block in blocks)
-        assert all(block.n_samples > 0 for block in blocks)
-        assert all(block.n_samples <= max(chunk_rows, 1.5 * rows_per_block) for block in blocks)
+@given(st.integers(0, 10_000), st.integers(1, 500), st.integers(1, 2_000))
+def test_blocks_are_whole_chunks_and_cover_every_row_once(n_samples, chunk_rows, rows_per_block):
+    blocks = cut_blocks(n_samples, chunk_rows, rows_per_block=rows_per_block)
+    assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(n_samples))
+    assert [block.index for block in blocks] == list(range(len(blocks)))
+    assert all(block.start % chunk_rows == 0 for block in blocks)
+    assert all(block.n_samples > 0 for block in blocks)
+    assert all(block.n_samples <= max(chunk_rows, 1.5 * rows_per_block) for block in blocks)
 
 
 class TestSameBits:
@@ -252,13 +251,12 @@ class TestBadData:
             work(self.damaged(name, (slice(None), 0), huge))
 
 
-class TestPredictions:
-    @pytest.mark.parametrize("n_targets", [1, 2, 5])
-    @pytest.mark.parametrize("n_components", [2, 12, 1_030])
-    def test_they_are_features_times_coefficients_plus_intercept(self, n_components, n_targets):
-        fitted, rows = model(n_components, n_targets=n_targets), random_rows(200)
-        expected = fitted.feature_map.transform(rows.X) @ fitted.coefficients + fitted.intercept
-        np.testing.assert_allclose(predict_rows(rows, fitted), expected, atol=1e-9)
+@pytest.mark.parametrize("n_targets", [1, 2, 5])
+@pytest.mark.parametrize("n_components", [2, 12, 1_030])
+def test_predictions_are_features_times_coefficients_plus_intercept(n_components, n_targets):
+    fitted, rows = model(n_components, n_targets=n_targets), random_rows(200)
+    expected = fitted.feature_map.transform(rows.X) @ fitted.coefficients + fitted.intercept
+    np.testing.assert_allclose(predict_rows(rows, fitted), expected, atol=1e-9)
 
 
 class TestEvaluation:
