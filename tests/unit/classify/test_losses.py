@@ -19,9 +19,9 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
 from rff_dist.fitting.predicting import LinearModel
 from rff_dist.numerics.minimize import PenalizedLoss, minimize_loss
-from rff_dist.numerics.solution import NormalEquations
 from tests.plain import fit_ridge
 from tests.refusals import refuses
+from tests.ridge_problems import normal_equations
 
 ENGINE = SerialEngine(n_threads=1)
 
@@ -177,18 +177,9 @@ def test_the_minimiser_solves_ridge_in_one_step_where_the_curvature_is_right():
         residual = Z @ W + b - y
         return float((residual**2).sum()), 2 * Z.T @ residual, 2 * residual.sum(axis=0)
 
-    equations = NormalEquations(
-        gram=centred.T @ centred,
-        moments=centred.T @ y,
-        total_sum_of_squares=(y**2).sum(axis=0),
-        feature_means=means,
-        target_means=y.mean(axis=0),
-        n_samples=50,
-        sum_of_weights=50,
-        fit_intercept=True,
-    )
+    reference = float((y**2).sum())
     found = minimize_loss(
-        PenalizedLoss(loss, equations, penalty=0.5, curvature=2.0, reference=float((y**2).sum())),
+        PenalizedLoss(loss, normal_equations(Z, y), penalty=0.5, curvature=2.0, reference=reference),
         np.zeros((6, 2)),
         np.zeros(2),
         tol=1e-20,

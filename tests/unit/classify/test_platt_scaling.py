@@ -61,18 +61,13 @@ def test_parameters_are_those_of_a_direct_fit_of_the_smoothed_likelihood(n_class
     shares = np.array([weights[labels == k].sum() for k in range(n_classes)]) / weights.sum()
     T = (400 * np.eye(n_classes)[labels] + shares) / 401
     rows = weights * 400 / weights.sum()
-    if n_classes == 2:
 
-        def loss(q):
-            f = q[0] * scores[:, 0] + q[1]
-            t = T[:, 1]
-            # ±b/2 about their mean
-            return rows @ -(t * np.log(expit(f)) + (1 - t) * np.log(expit(-f))) + q[1] ** 2 / 4
-    else:
-
-        def loss(q):
-            prior = 0.5 * np.square(q[1:] - q[1:].mean()).sum()
-            return rows @ -(T * log_softmax(q[0] * scores + q[1:], axis=1)).sum(axis=1) + prior
+    def loss(q):
+        logits, intercepts = q[0] * scores + q[1:], q[1:]
+        if n_classes == 2:  # of which the first has a score of 0
+            logits, intercepts = np.hstack([0 * logits, logits]), np.append(0.0, intercepts)
+        prior = 0.5 * np.square(intercepts - intercepts.mean()).sum()
+        return rows @ -(T * log_softmax(logits, axis=1)).sum(axis=1) + prior
 
     start = np.append(1.0, np.zeros(scores.shape[1]))
     direct = minimize(loss, start, method="BFGS", options={"gtol": 1e-6}).x
