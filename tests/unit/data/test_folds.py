@@ -212,6 +212,7 @@ def test_blocks_of_contiguous_folds_hold_only_their_own():
     (parts,) = accumulate_fold_rows(rows, state)
     found = FoldStatistics(TimeFolds(10), parts)
     assert [i for i, part in enumerate(found.parts) if part is not None] == [2]
+    assert (found + found).parts[0] is None
     with refuses(StatisticsError, "fold 0"):
         found.fold(0)
     assert found.sum([0, 1, 2]).n_samples == 100

@@ -16,6 +16,7 @@ from rff_dist.features.maps import RankMap, Standardizer
 
 RANKS = tuple(RankMap(column, np.array([0.0, 1.0, 3.0]), np.array([-1.0, 0.0, 1.0])) for column in (0, 2))
 FLOAT32 = 2.0**-23
+STANDARDIZER = Standardizer(np.arange(3.0), np.ones(3))
 MAPS = ("pairs", "phases")
 
 
@@ -72,16 +73,13 @@ class TestFeatures:
             np.testing.assert_array_equal(some, whole[first : first + 64])
 
 
-class TestTravelling:
-    STANDARDIZER = Standardizer(np.arange(3.0), np.ones(3))
-
-    def test_another_process_draws_the_same_digest(self):
-        features = draw("matern", n_components=512, map="phases", standardizer=self.STANDARDIZER)
-        code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).digest())"
-        other = subprocess.run(
-            [sys.executable, "-c", code], input=pickle.dumps(features), capture_output=True, check=True
-        )
-        assert other.stdout.decode().strip() == features.digest()
+def test_another_process_draws_the_same_digest():
+    features = draw("matern", n_components=512, map="phases", standardizer=STANDARDIZER)
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).digest())"
+    other = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(features), capture_output=True, check=True
+    )
+    assert other.stdout.decode().strip() == features.digest()
 
 
 class TestDigest:
@@ -94,7 +92,7 @@ class TestDigest:
         assert FourierFeatureMap(frequencies, phases, standardizer).digest()[:16] == "93795c91df83d3b1"
 
     def test_it_tells_every_array_apart(self):
-        features = replace(draw(map="phases", standardizer=TestTravelling.STANDARDIZER), spec=None)
+        features = replace(draw(map="phases", standardizer=STANDARDIZER), spec=None)
 
         def nudged(array: np.ndarray) -> np.ndarray:
             copy = array.copy()

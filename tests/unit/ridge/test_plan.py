@@ -66,8 +66,6 @@ def test_inputs_of_a_block_stay_small_where_chunks_allow_it(n_samples, n_feature
     ("n_samples", "chunk_rows", "rows_per_block", "n_blocks"),
     [
         (10_000, 1_000, 16_000, 1),
-        (100_000, 8_192, 16_384, 7),
-        (1_000_000, 8_192, 16_384, 62),
         (10_000_000, 8_192, 16_384, 611),
         (100_000_000, 8_192, 16_384, 6_104),
         (100_000, 100_000, 16_667, 6),  # one chunk, read once for each of its blocks
