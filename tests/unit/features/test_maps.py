@@ -97,7 +97,8 @@ def test_inputs_of_another_shape_are_refused(feature_map, shape):
 
 def test_a_standardizer_is_the_same_as_standardised_inputs(feature_map):
     with_it, without = feature_map.with_standardizer(STANDARDIZER), feature_map.with_standardizer(None)
-    assert_array_equal(with_it.transform(X), without.transform(STANDARDIZER(X)))
+    by_hand = (X - STANDARDIZER.mean) / STANDARDIZER.scale
+    assert_array_equal(with_it.transform(X), without.transform(by_hand))
     assert with_it.digest() != without.digest()
     assert with_it.with_standardizer(None).digest() == without.digest()
 
