@@ -40,9 +40,9 @@ def draw(n, seed):
     return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(n)
 
 
-def fit(dataset, **options):
+def fit(dataset, *, kernel=None, **options):
     options = {"length_scale": 1.0, "n_components": 8, "alpha": 0.1, **options}
-    return fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)[0]
+    return fit_ridge(dataset, kernel or Gaussian(), engine=ENGINE, **options)[0]
 
 
 def assert_follows(model, begun, dataset, start=0):

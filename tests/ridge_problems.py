@@ -3,8 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from rff_dist import Gaussian, SerialEngine, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
+from rff_dist.features.maps import FeatureMap
+from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.numerics.solution import NormalEquations
+from rff_dist.statistics import inspection, passes
+from rff_dist.statistics.specs import StatisticsSpec
 
 Matrix = NDArray[np.float64]
 
@@ -28,6 +33,14 @@ def normal_equations(
         sum_of_weights=n_samples,
         fit_intercept=fit_intercept,
     )
+
+
+def hat_matrix(Z: Matrix, alpha: float, fit_intercept: bool = True) -> Matrix:
+    """Return the dense smoother of ridge, intercept included."""
+    n_samples = len(Z)
+    centre = np.full((n_samples, n_samples), 1.0 / n_samples if fit_intercept else 0.0)
+    Zc = Z - centre @ Z
+    return centre + Zc @ np.linalg.solve(Zc.T @ Zc + alpha * np.eye(Z.shape[1]), Zc.T)
 
 
 def draw_problem(
@@ -54,4 +67,24 @@ def draw_dataset(
     Y = np.sin(X[:, :1]) + X @ rng.normal(size=(n_features, n_targets or 1)) + 0.1
     return ArrayDataset(
         X, Y[:, 0] if n_targets is None else Y, rng.random(n_samples) * 5 if weighted else None
+    )
+
+
+def features_of(dataset: ArrayDataset, kind: str = "fourier", n_components: int = 40) -> FeatureMap:
+    """Return features of the Gaussian kernel of width 1: Fourier, or with centres among the rows."""
+    if kind == "nystrom":
+        sample = dataset.X.astype(np.float32)
+        return draw_nystrom(Gaussian(1.0), sample, n_components=n_components, nystrom=Nystrom(), seed=0)
+    return draw_feature_map(Gaussian(1.0), n_features=2, n_components=n_components, random_state=0)
+
+
+def spec_of(dataset: ArrayDataset, feature_map: FeatureMap, kind: str = "precision") -> StatisticsSpec:
+    """Return the spec that a fit takes, with the targets' means and a grid for so few rows."""
+    moments = inspection.inspect(dataset, engine=SerialEngine(n_threads=1))
+    return passes.statistics_spec(
+        dataset,
+        feature_map,
+        target_offset=inspection.target_offset_from(moments),
+        fraction_bits=passes.fraction_bits_for(dataset.n_samples),
+        weights=passes.weight_grid(moments, kind),
     )

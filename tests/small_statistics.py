@@ -7,6 +7,7 @@ import numpy as np
 from rff_dist import RidgeStatistics, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.features.maps import FeatureMap
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.specs import StatisticsSpec
@@ -19,17 +20,28 @@ def feature_map(n_components: int = 12, map_name: str = "pairs") -> FourierFeatu
     return draw_feature_map("matern", n_features=N_FEATURES, n_components=n_components, map=map_name)
 
 
-def accumulation(features: FourierFeatureMap, n_targets: int = 2, **spec) -> Accumulation:
+def accumulation(features: FeatureMap, n_targets: int = 2, **spec) -> Accumulation:
+    whitened = features.whitener is not None
+    digest, scales = features.digest(), features.scales
     return Accumulation(
-        features, StatisticsSpec(features.n_components, n_targets, features.digest(), features.scales, **spec)
+        features,
+        StatisticsSpec(features.n_components, n_targets, digest, scales, whitened=whitened, **spec),
     )
 
 
-def random_rows(n_samples: int, n_targets: int = 2, *, weights: bool = False, seed: int = 0) -> Rows:
+def random_rows(n_samples: int, n_targets: int = 2, *, weights: float = 0, seed: int = 0) -> Rows:
+    """Return rows with weights up to a largest one; 0 is without weights."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, N_FEATURES))
     y = np.sin(X[:, :1]) + rng.standard_normal((n_samples, n_targets))
-    return Rows(Block(0, 0, n_samples), X, y, rng.uniform(0, 4, n_samples) if weights else None)
+    return Rows(Block(0, 0, n_samples), X, y, rng.uniform(0, weights, n_samples) if weights else None)
+
+
+def part(rows: Rows, index) -> Rows:
+    """Return some rows as a block of their own."""
+    weights = None if rows.sample_weight is None else rows.sample_weight[index]
+    X = rows.X[index]
+    return Rows(Block(0, 0, len(X)), X, rows.y[index], weights)
 
 
 def by_hand(low: list[int], n_samples: int) -> RidgeStatistics:

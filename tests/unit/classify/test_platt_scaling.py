@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, softmax
 from sklearn.linear_model import Ridge
+from sklearn.preprocessing import label_binarize
 
 from rff_dist import Gaussian, SerialEngine
 from rff_dist.classify.fit import calibrate
@@ -24,8 +25,7 @@ ENGINE = SerialEngine(n_threads=1)
 
 
 def codes_of(labels, n_classes):
-    codes = np.where(labels[:, np.newaxis] == np.arange(n_classes), 1.0, -1.0)
-    return codes[:, 1:] if n_classes == 2 else codes
+    return label_binarize(labels, classes=np.arange(n_classes), neg_label=-1).astype(float)
 
 
 def scored(n_samples, n_classes, *, seed=0):
@@ -61,18 +61,13 @@ def test_parameters_are_those_of_a_direct_fit_of_the_smoothed_likelihood(n_class
     shares = np.array([weights[labels == k].sum() for k in range(n_classes)]) / weights.sum()
     T = (400 * np.eye(n_classes)[labels] + shares) / 401
     rows = weights * 400 / weights.sum()
-    if n_classes == 2:
 
-        def loss(q):
-            f = q[0] * scores[:, 0] + q[1]
-            t = T[:, 1]
-            # ±b/2 about their mean
-            return rows @ -(t * np.log(expit(f)) + (1 - t) * np.log(expit(-f))) + q[1] ** 2 / 4
-    else:
-
-        def loss(q):
-            prior = 0.5 * np.square(q[1:] - q[1:].mean()).sum()
-            return rows @ -(T * log_softmax(q[0] * scores + q[1:], axis=1)).sum(axis=1) + prior
+    def loss(q):
+        logits, intercepts = q[0] * scores + q[1:], q[1:]
+        if n_classes == 2:  # of which the first has a score of 0
+            logits, intercepts = np.hstack([0 * logits, logits]), np.append(0.0, intercepts)
+        prior = 0.5 * np.square(intercepts - intercepts.mean()).sum()
+        return rows @ -(T * log_softmax(logits, axis=1)).sum(axis=1) + prior
 
     start = np.append(1.0, np.zeros(scores.shape[1]))
     direct = minimize(loss, start, method="BFGS", options={"gtol": 1e-6}).x

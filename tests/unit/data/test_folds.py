@@ -1,7 +1,7 @@
+import functools
 import hashlib
 import itertools
 import json
-import operator
 import pickle
 from dataclasses import replace
 
@@ -27,47 +27,20 @@ from rff_dist.data.folding import (
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.features.draw import shortened
-from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.numerics.exact_sums import as_runs, expand
 from rff_dist.statistics.accumulate import (
-    Accumulation,
     Accumulations,
     accumulate_fold_rows,
     accumulate_rows,
     add_fold_rows,
 )
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.specs import FINE_FRACTION_BITS, StatisticsSpec
-from tests.refusals import refuses
+from rff_dist.statistics.specs import FINE_FRACTION_BITS
+from tests import small_statistics
+from tests.refusals import each, for_each_refusal, once, refuses
+from tests.small_statistics import part, random_rows
 
-
-def spec_of(feature_map, *, n_targets=2, **facts):
-    return StatisticsSpec(
-        n_components=feature_map.n_components,
-        n_targets=n_targets,
-        feature_digest=feature_map.digest(),
-        scales=feature_map.scales,
-        fraction_bits=FINE_FRACTION_BITS,
-        whitened=feature_map.whitener is not None,
-        **facts,
-    )
-
-
-def random_rows(n_samples, *, seed=0, n_targets=2, weighted=False):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n_samples, 3))
-    weights = rng.uniform(0.1, 2.0, n_samples) if weighted else None
-    return Rows(Block(0, 0, n_samples), X, rng.standard_normal((n_samples, n_targets)), weights)
-
-
-def part_of(rows, mask):
-    """Return some rows as a block of their own."""
-    return Rows(
-        Block(0, 0, int(mask.sum())),
-        rows.X[mask],
-        rows.y[mask],
-        None if rows.sample_weight is None else rows.sample_weight[mask],
-    )
+accumulation = functools.partial(small_statistics.accumulation, fraction_bits=FINE_FRACTION_BITS)
 
 
 @pytest.mark.parametrize("folds", [HashFolds(4), HashFolds(4, seed=7), TimeFolds(4)])
@@ -137,17 +110,9 @@ def test_time_folds_are_contiguous_and_validated_forward():
     assert HashFolds(3).splits == [((1, 2), 0), ((0, 2), 1), ((0, 1), 2)]
 
 
-@pytest.mark.parametrize("n_folds", [1, 0, -3, 2.5, True, "5", 1001])
-def test_a_number_of_folds_out_of_range_is_refused(n_folds):
-    with refuses(InvalidParameterError, "n_folds"):
-        HashFolds(n_folds)
-
-
-def test_what_is_no_number_of_folds_is_refused():
+def test_a_number_of_folds_is_folds_by_hash():
     assert find_folds(3) == HashFolds(3)
     assert find_folds(GroupFolds(3)) == GroupFolds(3)
-    with refuses(InvalidParameterError, "TimeFolds"):
-        find_folds("five")
 
 
 @pytest.mark.parametrize(
@@ -168,14 +133,9 @@ def test_folds_are_rebuilt_from_their_facts(folds):
         folds_from_dict({**facts, "kind": "Others"})
 
 
-def test_given_folds_are_taken_as_they_are_and_checked():
-    folds = PredefinedFolds(3)
+def test_given_folds_are_taken_as_they_are():
     given = np.array([2, 0, 1, 1])
-    np.testing.assert_array_equal(folds.assign(5, 9, n_samples=9, groups=given), given)
-    with refuses(DataError, "row 7", "0", "2"):
-        folds.assign(5, 9, n_samples=9, groups=np.array([2, 0, 3, 1]))
-    with refuses(DataError, "no fold numbers"):
-        folds.assign(5, 9, n_samples=9, groups=None)
+    np.testing.assert_array_equal(PredefinedFolds(3).assign(5, 9, n_samples=9, groups=given), given)
 
 
 @settings(max_examples=60, deadline=None)
@@ -204,30 +164,18 @@ def test_balanced_folds_travel_with_their_table_and_name_themselves_without_it()
     assert fold[0] == fold[2]
 
 
-def test_fewer_groups_than_folds_are_refused():
-    with refuses(DataError, "3 groups", "3 folds"):
-        GroupFolds(4).balanced(np.arange(3), np.ones(3, np.int64))
-    with refuses(DataError, "all rows with weight are of one group"):
-        GroupFolds(4).balanced(np.arange(1), np.ones(1, np.int64))
-
-
-def test_folds_of_groups_without_groups_are_refused():
-    with refuses(DataError, "no groups"):
-        GroupFolds(2).assign(0, 3, n_samples=3, groups=None)
-
-
 @pytest.mark.parametrize("folds", [HashFolds(3), TimeFolds(3), GroupFolds(3)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_each_fold_has_the_statistics_of_its_own_rows(folds: Folds, weighted):
-    rows = random_rows(400, weighted=weighted)
+    rows = random_rows(400, weights=2 * weighted)
     rows = replace(rows, groups=np.arange(400) % 17)
     feature_map = draw_feature_map("gaussian", n_features=3, n_components=64, random_state=0)
-    state = Accumulation(feature_map, spec_of(feature_map, weight_exponent=1))
+    state = accumulation(feature_map, weight_exponent=1)
     (parts,) = accumulate_fold_rows(rows, Accumulations((state,), folds, 400))
     found = FoldStatistics(folds, parts)
     fold = folds.assign(0, 400, n_samples=400, groups=rows.groups)
     for i in range(3):
-        assert found.fold(i) == accumulate_rows(part_of(rows, fold == i), state)
+        assert found.fold(i) == accumulate_rows(part(rows, fold == i), state)
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
@@ -238,7 +186,7 @@ def test_the_sum_of_folds_is_the_statistics_of_all_rows_to_rounding(n_threads):
         draw_feature_map(kernel, n_features=3, n_components=96, design="iid", random_state=1)
         for kernel in (Gaussian(1.0), Laplacian(2.0))
     ]
-    members = tuple(Accumulation(m, spec_of(m)) for m in maps)
+    members = tuple(map(accumulation, maps))
     folds = HashFolds(4)
     first, second = SerialEngine(n_threads).map_reduce(
         BlockTask(dataset, accumulate_fold_rows),
@@ -260,25 +208,16 @@ def test_the_sum_of_folds_is_the_statistics_of_all_rows_to_rounding(n_threads):
 def test_blocks_of_contiguous_folds_hold_only_their_own():
     rows = replace(random_rows(100), block=Block(2, 200, 300))
     feature_map = draw_feature_map("gaussian", n_features=3, n_components=16, random_state=0)
-    state = Accumulations((Accumulation(feature_map, spec_of(feature_map)),), TimeFolds(10), 1000)
+    state = Accumulations((accumulation(feature_map),), TimeFolds(10), 1000)
     (parts,) = accumulate_fold_rows(rows, state)
     found = FoldStatistics(TimeFolds(10), parts)
     assert [i for i, part in enumerate(found.parts) if part is not None] == [2]
+    assert (found + found).parts[0] is None
     with refuses(StatisticsError, "fold 0"):
         found.fold(0)
     assert found.sum([0, 1, 2]).n_samples == 100
     with refuses(StatisticsError, "no rows"):
         found.sum([0, 1])
-
-
-def test_statistics_of_different_folds_do_not_add_up():
-    left, right = (
-        FoldStatistics(HashFolds(2), (None, None)),
-        FoldStatistics(HashFolds(2, seed=1), (None, None)),
-    )
-    with refuses(StatisticsError, "different folds"):
-        operator.add(left, right)
-    assert left + left == left
 
 
 # -- rows that are held in -------------------------------------------------------------------------
@@ -366,35 +305,6 @@ def test_what_is_held_in_is_held_in_once():
 # -- leading components ----------------------------------------------------------------------------
 
 
-def nystrom(sample):
-    return draw_nystrom(
-        Gaussian(2.0), sample.astype(np.float32), n_components=40, nystrom=Nystrom("rpcholesky"), seed=0
-    )
-
-
-@pytest.mark.parametrize("leading", [2, 10, 30])
-@pytest.mark.parametrize("design", ["iid", "orthogonal", "structured", "quasi-monte-carlo", "nystrom"])
-def test_leading_components_have_the_statistics_of_the_smaller_draw(leading, design):
-    rows = random_rows(500)
-    if design == "nystrom":
-        feature_map = nystrom(rows.X[:200])
-    else:
-        feature_map = draw_feature_map(
-            "gaussian", n_features=3, n_components=40, design=design, random_state=3
-        )
-    short = shortened(feature_map, leading)
-    statistics = accumulate_rows(rows, Accumulation(feature_map, spec_of(feature_map)))
-    statistics = statistics.with_whitener(feature_map.whitener)
-    found = statistics.leading(leading, feature_digest=short.digest(), scales=short.scales)
-    expected = accumulate_rows(rows, Accumulation(short, spec_of(short))).with_whitener(short.whitener)
-    assert found.spec == expected.spec
-    # other widths make other BLAS products, whose last bits differ
-    np.testing.assert_allclose(found.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(found.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
-    np.testing.assert_array_equal(found.yty(), expected.yty())
-    assert found.n_samples == 500
-
-
 @settings(max_examples=20, deadline=None)
 @given(leading=st.integers(1, 1100), seed=st.integers(0, 3))
 def test_leading_tiles_are_the_leading_block(leading, seed):
@@ -404,25 +314,58 @@ def test_leading_tiles_are_the_leading_block(leading, seed):
         "gaussian", n_features=2, n_components=1100, map="phases", random_state=seed
     )
     rows = Rows(Block(0, 0, 20), X, rng.standard_normal((20, 1)))
-    statistics = accumulate_rows(rows, Accumulation(feature_map, spec_of(feature_map, n_targets=1)))
+    statistics = accumulate_rows(rows, accumulation(feature_map, 1))
     scale = expand(feature_map.scales)[:leading]
     found = statistics.leading(leading, feature_digest="x", scales=as_runs(scale))
     np.testing.assert_array_equal(found.ZtZ(), statistics.ZtZ()[:leading, :leading])
     np.testing.assert_array_equal(found.Zty(), statistics.Zty()[:leading])
+    assert (found.spec.n_components, found.spec.feature_digest) == (leading, "x")
+    assert (found.n_samples, found.targets) == (20, statistics.targets)
     assert found - found == found.empty(found.spec)
 
 
-def test_more_leading_components_than_there_are_are_refused():
-    feature_map = draw_feature_map("gaussian", n_features=3, n_components=8, random_state=0)
-    statistics = accumulate_rows(random_rows(9), Accumulation(feature_map, spec_of(feature_map)))
-    with refuses(StatisticsError, "10"):
-        statistics.leading(10, feature_digest="", scales=feature_map.scales)
-    with refuses(InvalidParameterError, "10"):
-        shortened(feature_map, 10)
-    assert shortened(feature_map, 8) is feature_map
+# -- what is refused -------------------------------------------------------------------------------
 
 
-def test_sums_of_kernels_have_no_smaller_draw_among_their_leading_components():
-    both = draw_feature_map(Gaussian(1.0) + Linear(), n_features=3, n_components=32, random_state=0)
-    with refuses(InvalidParameterError, "no smaller draw"):
-        shortened(both, 16)
+def balanced(n_groups):
+    return GroupFolds(4).balanced(np.arange(n_groups), np.ones(n_groups, np.int64))
+
+
+def assigned(groups):
+    return PredefinedFolds(3).assign(5, 9, n_samples=9, groups=groups)
+
+
+def of_no_rows(seed):
+    return FoldStatistics(HashFolds(2, seed), (None, None))
+
+
+SMALL = draw_feature_map("gaussian", n_features=3, n_components=8, random_state=0)
+SUM = draw_feature_map(Gaussian(1.0) + Linear(), n_features=3, n_components=32, random_state=0)
+
+
+@for_each_refusal(
+    each(HashFolds, [1, 0, -3, 2.5, True, "5", 1001], "n_folds"),
+    once(lambda: find_folds("five"), "TimeFolds"),
+    once(lambda: balanced(3), "3 groups", "3 folds", error=DataError),
+    once(lambda: balanced(1), "all rows with weight are of one group", error=DataError),
+    once(lambda: GroupFolds(2).assign(0, 3, n_samples=3, groups=None), "no groups", error=DataError),
+    once(lambda: assigned(np.array([2, 0, 3, 1])), "row 7", "0", "2", error=DataError),
+    once(lambda: assigned(None), "no fold numbers", error=DataError),
+    once(lambda: of_no_rows(0) + of_no_rows(1), "different folds", error=StatisticsError),
+    once(
+        lambda: accumulate_rows(random_rows(9), accumulation(SMALL)).leading(
+            10, feature_digest="", scales=SMALL.scales
+        ),
+        "10",
+        error=StatisticsError,
+    ),
+    once(lambda: shortened(SMALL, 10), "10"),
+    once(lambda: shortened(SUM, 16), "no smaller draw"),
+)
+def test_what_cannot_be_is_refused_by_name(call, error, names):
+    with refuses(error, *names):
+        call()
+
+
+def test_all_of_the_components_are_the_map_itself():
+    assert shortened(SMALL, 8) is SMALL

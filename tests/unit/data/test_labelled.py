@@ -151,16 +151,15 @@ class TestLabels:
         assert_array_equal(in_one_block(again).groups, codes)
 
 
-class TestGroups:
-    def test_groups_come_with_their_rows_from_every_kind_of_dataset(self, rows, tmp_path):
-        X, codes, weight = rows
-        for source in sources(X, weight, tmp_path).values():
-            dataset = GroupedDataset(source, as_column(NAMES[codes]))
-            read = dataset.read(Block(0, 100, 200))
-            assert read.groups.tolist() == NAMES[codes][100:200].tolist()
-            assert_array_equal(read.X, X[100:200])
-            assert_array_equal(dataset.take(np.array([5]))[0], X[5:6])
-            assert_array_equal(dataset.read_weight(Block(0, 0, 9)), weight[:9])
+def test_groups_come_with_their_rows_from_every_kind_of_dataset(rows, tmp_path):
+    X, codes, weight = rows
+    for source in sources(X, weight, tmp_path).values():
+        dataset = GroupedDataset(source, as_column(NAMES[codes]))
+        read = dataset.read(Block(0, 100, 200))
+        assert read.groups.tolist() == NAMES[codes][100:200].tolist()
+        assert_array_equal(read.X, X[100:200])
+        assert_array_equal(dataset.take(np.array([5]))[0], X[5:6])
+        assert_array_equal(dataset.read_weight(Block(0, 0, 9)), weight[:9])
 
 
 class TestCounts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,10 +74,9 @@ def test_dtype_and_number_of_columns_enter_the_digest():
 
 
 def test_what_belongs_to_the_rows_enters_the_digest():
-    scipy_sparse = pytest.importorskip("scipy.sparse")
     X, y, _ = rows(30, "float64")
     plain, groups = ArrayDataset(X, y), np.arange(30) % 4
-    assert SparseDataset(scipy_sparse.csr_matrix(X), y).prefix_fingerprint(20) == plain.prefix_fingerprint(20)
+    assert SparseDataset(scipy.sparse.csr_matrix(X), y).prefix_fingerprint(20) == plain.prefix_fingerprint(20)
     grouped = GroupedDataset(plain, as_column(groups))
     later = np.where(np.arange(30) < 25, groups, 9)
     assert grouped.prefix_fingerprint(25) == GroupedDataset(plain, as_column(later)).prefix_fingerprint(25)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import TimeSeriesSplit
 
 from rff_dist import RFFPCA, Gaussian, KernelKMeans, RFFKMeans, RFFSampler, TimeFolds
@@ -38,7 +38,8 @@ WRONG = {
     "random_state": ["zero", -1],
     "engine": ["dask"],
     "verbose": [-1, "yes", 1.5],
-    "alpha": [-1, [0.1, -0.1], [], np.inf, np.nan, "gvc", True, None],
+    "alpha": [-1, [0.1, -0.1], [0.0, 1.0], [[1.0]], [], np.inf, np.nan, 1j, "gvc", True, None],
+    "alpha_per_target": ["each"],
     "cv": ["five", True],
     "fit_intercept": [1],
     "loss": ["hinge", None],
@@ -172,18 +173,18 @@ def test_bad_targets_are_refused(name, y, named):
         clone(ALL[name]).fit(X, y)
 
 
-@pytest.mark.parametrize(
-    ("y", "named"), [(np.zeros(60, int), ["1 class", "2 classes"]), (Y + 0.5 * X[:, 0], ["continuous"])]
-)
-def test_what_is_no_set_of_classes_is_refused(y, named):
-    with refuses(ValueError, *named):
-        clone(ALL["classifier"]).fit(X, y)
-
-
 @pytest.mark.parametrize("name", ["k-means", "exact k-means"])
-def test_fewer_rows_than_clusters_are_refused(name):
+def test_fewer_rows_than_clusters_are_refused_and_fewer_distinct_ones_are_told(name):
     with refuses(DataError, "n_samples=2", "n_clusters=3"):
         clone(ALL[name]).fit(X[:2])
+    repeated = np.repeat(X[:3], 20, axis=0)
+    model = clone(ALL[name]).set_params(n_clusters=5, standardize=True, random_state=0)
+    with pytest.warns(ConvergenceWarning, match=r"clusters \(3\) found smaller than n_clusters \(5\)"):
+        model.fit(repeated)
+    assert len(np.unique(model.labels_)) == 3
+    assert model.inertia_ == pytest.approx(0.0, abs=1e-12)
+    n_centres = 5 if name == "k-means" else 3  # without features an empty cluster has none
+    assert np.isfinite(model.transform(repeated)).all(axis=0).sum() == n_centres
 
 
 # -- fits ----------------------------------------------------------------------------------------------
@@ -194,11 +195,12 @@ def test_the_seed_decides_and_a_generator_gives_one(estimator):
     def fitted(random_state):
         return outputs(clone(estimator).set_params(random_state=random_state).fit(X, X[:, 0] > 0))
 
-    for same in (lambda: 3, lambda: np.random.default_rng(3)):
+    for same in (lambda: 3, lambda: np.random.default_rng(3), lambda: np.random.RandomState(3)):
         np.testing.assert_array_equal(fitted(same()), fitted(same()))
     if estimator in (ALL["ridge"], ALL["sampler"]):  # others may find the same classes and clusters
         assert (fitted(3) != fitted(4)).any()
-        assert (fitted(None) != fitted(None)).any()
+        for moving in (None, np.random.default_rng(3), np.random.RandomState(3)):
+            assert (fitted(moving) != fitted(moving)).any()
 
 
 @ESTIMATORS

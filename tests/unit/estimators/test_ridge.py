@@ -60,30 +60,24 @@ def assert_same_ridge(model, X, y, sample_weight=None, *, tolerance=1e-9):
         assert_allclose(ours, theirs, rtol=0, atol=tolerance * max(1e-300, np.abs(theirs).max()))
 
 
-@pytest.mark.parametrize("fit_intercept", [True, False], ids=["intercept", "no intercept"])
-@pytest.mark.parametrize("n_targets", [None, 1, 3], ids=["vector", "one column", "three columns"])
-@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
-def test_coefficients_are_those_of_ridge_on_explicit_features(fit_intercept, n_targets, weighted):
-    X, y = draw_rows(400, n_targets=n_targets)
-    weights = np.random.default_rng(1).exponential(size=len(X)) if weighted else None
-    model = plain_ridge(n_components=64, alpha=0.05, fit_intercept=fit_intercept, random_state=0)
-    assert_same_ridge(model.fit(X, y, weights), X, y, weights)
-
-
-@pytest.mark.parametrize("n_components", [1, 2, 7, 511, 512, 514, 901])
-def test_coefficients_are_those_of_ridge_for_any_number_of_components(n_components):
-    X, y = draw_rows(500, n_targets=2)
-    model = plain_ridge(n_components=n_components, alpha=0.3, random_state=0).fit(X, y)
-    assert_same_ridge(model, X, y)
-
-
 @pytest.mark.parametrize(
-    "kernel", [Gaussian(1.5) + Linear(), 1 + Min().on([0]) + Gaussian() * Laplacian(3.0)], ids=str
+    ("n_targets", "weighted", "options"),
+    [
+        *itertools.product((None, 1, 3), (False, True), ({}, {"fit_intercept": False})),
+        *((2, False, {"n_components": n}) for n in (1, 2, 7, 511, 512, 514, 901)),
+        *((2, False, {"alpha": alpha}) for alpha in ("auto", "gcv", [1e-6, 1e-2, 1.0])),
+        *(
+            (None, False, {"kernel": kernel, "design": "iid"})
+            for kernel in (Gaussian(1.5) + Linear(), 1 + Min().on([0]) + Gaussian() * Laplacian(3.0))
+        ),
+    ],
+    ids=str,
 )
-def test_coefficients_are_those_of_ridge_for_sums_of_kernels(kernel):
-    X, y = draw_rows(400)
-    model = plain_ridge(kernel, n_components=64, alpha=0.3, design="iid", random_state=0).fit(X, y)
-    assert_same_ridge(model, X, y)
+def test_coefficients_are_those_of_ridge_on_explicit_features(n_targets, weighted, options):
+    X, y = draw_rows(500, n_targets=n_targets)
+    weights = np.random.default_rng(1).exponential(size=len(X)) if weighted else None
+    model = plain_ridge(**{"n_components": 64, "alpha": 0.3, "random_state": 0} | options)
+    assert_same_ridge(model.fit(X, y, weights), X, y, weights)
 
 
 def test_coefficients_are_those_of_ridge_when_tiles_and_blocks_end_anywhere():
@@ -91,13 +85,6 @@ def test_coefficients_are_those_of_ridge_when_tiles_and_blocks_end_anywhere():
     X, y = draw_rows(40_001)
     model = plain_ridge(n_components=96, alpha=0.02, random_state=0).fit(X.astype(np.float32), y)
     assert_same_ridge(model, X.astype(np.float32), y)
-
-
-@pytest.mark.parametrize("alpha", ["auto", "gcv", [1e-6, 1e-2, 1.0]], ids=["auto", "gcv", "list"])
-def test_a_chosen_alpha_gives_the_coefficients_of_that_alpha(alpha):
-    X, y = draw_rows(400, n_targets=2)
-    model = plain_ridge(n_components=64, alpha=alpha, random_state=0).fit(X, y)
-    assert_same_ridge(model, X, y)
 
 
 def test_inputs_far_from_zero_are_standardised_before_they_are_float32(rows):

@@ -233,8 +233,3 @@ def test_own_alphas_stay_when_rows_are_added_and_are_those_of_the_held_out_model
     twice = np.r_[np.arange(1000), np.arange(100)]
     expected = Ridge(before, solver="cholesky").fit(Z[twice], y[twice])
     np.testing.assert_allclose(model.predict(X), expected.predict(Z), rtol=1e-8, atol=1e-8)
-
-
-def test_what_is_no_truth_value_is_refused(unlike):
-    with refuses(ValueError, "alpha_per_target", "'each'", "'auto'"):
-        plain_ridge(n_components=8, alpha_per_target="each").fit(*unlike[:2])

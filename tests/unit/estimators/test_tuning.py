@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rff_dist import Gaussian, Linear, Matern, RFFSampler, tune_length_scales, write_dataset
+from rff_dist import Gaussian, Matern, RFFSampler, tune_length_scales, write_dataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
 from rff_dist.features import draw
@@ -37,15 +37,6 @@ def test_a_dataset_gives_what_its_arrays_give():
     assert stored.n_samples == 200
 
 
-def test_rows_without_weight_change_nothing():
-    X, y = rows()
-    weight = np.r_[np.ones(200), np.zeros(100)]
-    wild = np.where(weight > 0, y, 1e6)
-    hidden = tune_length_scales("gaussian", X, wild, weight, standardize=False, **QUICK)
-    alone = tune_length_scales("gaussian", X[:200], y[:200], standardize=False, **QUICK)
-    assert hidden.length_scale == pytest.approx(alone.length_scale, rel=1e-6)
-
-
 def test_the_result_does_not_depend_on_the_kernels_own_length_scale():
     X, y = rows()
     assert tune_length_scales(Gaussian(7.0), X, y, **QUICK) == tune_length_scales("gaussian", X, y, **QUICK)
@@ -78,10 +69,7 @@ def tuned(X=ROWS[0], y=ROWS[1], kernel="gaussian", **given):
 
 @for_each_refusal(
     once(lambda: tuned(n_samples=0), "n_samples"),
-    once(lambda: tuned(n_components=5), "n_components"),
-    once(lambda: tuned(n_starts=1.5), "n_starts"),
     once(lambda: tuned(per_feature="yes"), "per_feature"),
-    once(lambda: tuned(kernel=Gaussian() + Linear()), "one length scale"),
     once(lambda: tuned(random_state="zero"), "random_state"),
     once(lambda: tuned(y=None), "targets", error=DataError),
     once(lambda: tuned(ArrayDataset(*ROWS)), "belong to the dataset", error=DataError),
@@ -92,17 +80,9 @@ def test_what_cannot_be_tuned_is_refused(call, error, names):
         call()
 
 
-class TestInFits:
-    def test_the_estimator_tunes_as_the_function_does(self):
-        X, y = rows()
-        model = plain_ridge("matern", length_scale="evidence", n_components=64, random_state=3).fit(X, y)
-        tuned = tune_length_scales("matern", X, y, random_state=3)
-        assert model.length_scale_ == tuned.length_scale
-        assert model.feature_map_.spec.kernel == tuned.kernel
-
-    def test_a_kernel_object_keeps_its_shape_and_gets_new_length_scales(self):
-        X, y = rows()
-        kernel = Matern(9.0, nu=2.5)
-        model = plain_ridge(kernel, length_scale="evidence", n_components=64, random_state=0).fit(X, y)
-        assert model.feature_map_.spec.kernel.nu == 2.5
-        assert min(model.length_scale_[1:]) > 5 * model.length_scale_[0]
+def test_the_estimator_tunes_as_the_function_does():
+    X, y = rows()
+    model = plain_ridge("matern", length_scale="evidence", n_components=64, random_state=3).fit(X, y)
+    tuned = tune_length_scales("matern", X, y, random_state=3)
+    assert model.length_scale_ == tuned.length_scale
+    assert model.feature_map_.spec.kernel == tuned.kernel

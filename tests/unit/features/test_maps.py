@@ -48,6 +48,8 @@ MAPS = {
     "quasi-Monte Carlo": drawn(Gaussian(6.0), design="quasi-monte-carlo"),
     "structured pairs": drawn(Gaussian(6.0), design="structured"),
     "structured phases": drawn(Gaussian(6.0), 601, map="phases", design="structured"),
+    "given frequencies": replace(drawn(Gaussian(6.0), 601, map="phases"), spec=None),
+    "polynomial": drawn(Polynomial(2).on([3, 5, 8])),
     "a sum": drawn(Gaussian(6.0) + 0.5 * Matern(3.0) + Linear()),
     "additive": drawn(Additive(2.0)),
     "Min": drawn(Min((-5.0,) * N_FEATURES, (5.0,) * N_FEATURES)),
@@ -95,7 +97,8 @@ def test_inputs_of_another_shape_are_refused(feature_map, shape):
 
 def test_a_standardizer_is_the_same_as_standardised_inputs(feature_map):
     with_it, without = feature_map.with_standardizer(STANDARDIZER), feature_map.with_standardizer(None)
-    assert_array_equal(with_it.transform(X), without.transform(STANDARDIZER(X)))
+    by_hand = (X - STANDARDIZER.mean) / STANDARDIZER.scale
+    assert_array_equal(with_it.transform(X), without.transform(by_hand))
     assert with_it.digest() != without.digest()
     assert with_it.with_standardizer(None).digest() == without.digest()
 
@@ -104,7 +107,8 @@ def test_what_is_pickled_or_stored_is_small_and_gives_the_same_features(feature_
     feature_map = feature_map.with_standardizer(STANDARDIZER)
     travels = pickle.dumps(feature_map)
     with_rows = {"nystrom": 4 * N_FEATURES * 90 + 4_000, "principal": 100_000, "concatenated": 20_000}
-    assert len(travels) < with_rows.get(feature_map.kind, 2_500)
+    is_given = feature_map.kind == "fourier" and feature_map.spec is None  # these travel as they are
+    assert is_given or len(travels) < with_rows.get(feature_map.kind, 2_500)
     fourier._draw_matrix.cache_clear()
     fourier._draw_blocks.cache_clear()
     for other in (pickle.loads(travels), read_features(*record_features(feature_map))):

@@ -17,7 +17,6 @@ from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.ridge.solve import solve as solve_ridge
 from rff_dist.statistics import passes
-from tests.plain import plain_ridge
 from tests.refusals import refuses
 
 KERNELS = [
@@ -99,11 +98,6 @@ class TestStatistics:
         X = inputs(400, seed=5)
         pieces = (slice(0, 250), slice(250, 400))
         return feature_map, [accumulate(ArrayDataset(X[p], targets(X[p])), feature_map) for p in pieces]
-
-    def test_adding_and_forgetting_leaves_no_trace(self, parts):
-        _, (left, right) = parts
-        assert (left + right) - right == left
-        assert_array_equal(((left + right) - right).ZtZ(), left.ZtZ())
 
     def test_sums_without_their_factor_are_not_read(self, parts):
         _, (left, _) = parts
@@ -201,15 +195,12 @@ class TestCentres:
         deviation = np.sqrt(expected * (1 - expected) / n_draws)
         assert (np.abs(counts / n_draws - expected) <= 4.5 * deviation + 1e-12).all()
 
-    @pytest.mark.parametrize("rule", ["k-means++", "rpcholesky"])
-    def test_they_are_no_more_than_explain_the_kernel(self, rule, caplog):
-        kernel = Linear().on([1]) if rule == "k-means++" else Linear()
+    @pytest.mark.parametrize(("rule", "kernel"), [("k-means++", Linear().on([1])), ("rpcholesky", Linear())])
+    def test_they_are_no_more_than_explain_the_kernel(self, rule, kernel, caplog):
         with caplog.at_level("INFO", "rff_dist"):
-            assert draw(kernel, 310, centres=rule).n_components < 310
+            found = draw(kernel, 310, centres=rule).n_components
+        assert found < 310 if rule == "k-means++" else found == 3  # pivots stop at the rank
         assert "explain the kernel" in caplog.text
-
-    def test_pivots_stop_at_the_rank_of_the_kernel(self):
-        assert draw(Linear(), 10, centres="rpcholesky").n_components == 3
 
     def test_repeated_rows_change_nothing(self):
         once = draw_nystrom(Gaussian(), inputs(), n_components=20, nystrom=Nystrom(), seed=0)
@@ -245,21 +236,11 @@ class TestJitter:
         assert "ten times" in caplog.text
 
 
-class TestEstimators:
-    def test_a_sampler_transforms_with_any_kernel(self):
-        X = inputs(300)
-        kernel = Gaussian(4.0) * Linear()
-        Z = RFFSampler(
-            kernel, features=Nystrom("rpcholesky"), n_components=120, random_state=0
-        ).fit_transform(X)
-        gram = kernel(X)
-        assert np.linalg.norm(Z @ Z.T - gram) < 0.01 * np.linalg.norm(gram)
-        half = RFFSampler(kernel, features="nystrom", n_components=7, random_state=0).fit(X)
-        assert half.transform(X).dtype == np.float32
-
-    def test_an_unbound_min_kernel_takes_its_interval_from_the_data(self):
-        X = inputs(300)
-        model = plain_ridge(1 + Min(), features="nystrom", n_components=50, random_state=0).fit(
-            X, X[:, 0] ** 2
-        )
-        assert model.score(X, X[:, 0] ** 2) > 0.95
+def test_a_sampler_transforms_with_any_kernel():
+    X = inputs(300)
+    kernel = Gaussian(4.0) * Linear()
+    Z = RFFSampler(kernel, features=Nystrom("rpcholesky"), n_components=120, random_state=0).fit_transform(X)
+    gram = kernel(X)
+    assert np.linalg.norm(Z @ Z.T - gram) < 0.01 * np.linalg.norm(gram)
+    half = RFFSampler(kernel, features="nystrom", n_components=7, random_state=0).fit(X)
+    assert half.transform(X).dtype == np.float32

@@ -121,9 +121,8 @@ class TestGradient:
         assert not Additive(kernel=Matern(nu=0.5)).differentiable
 
 
-class TestParameters:
-    @pytest.mark.parametrize("base", BASES, ids=str)
-    def test_its_text_is_read_again(self, base):
-        kernel = Additive(kernel=base, order_1=0.25, dense=0)
-        assert find_kernel(kernel_text(kernel)) == kernel
-        assert kernel_text(Additive()) == "additive"
+@pytest.mark.parametrize("base", BASES, ids=str)
+def test_an_additive_kernels_text_is_read_again(base):
+    kernel = Additive(kernel=base, order_1=0.25, dense=0)
+    assert find_kernel(kernel_text(kernel)) == kernel
+    assert kernel_text(Additive()) == "additive"

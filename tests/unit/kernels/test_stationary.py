@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from sklearn.gaussian_process import kernels as sklearn_kernels
-from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
+from sklearn.metrics.pairwise import laplacian_kernel, linear_kernel, polynomial_kernel, rbf_kernel
 
 from rff_dist import Additive, Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from rff_dist.kernels.explicit import Linear, Polynomial
 from rff_dist.kernels.names import KERNELS
 from rff_dist.kernels.stationary import Stationary
 from tests.strategies import kernels
@@ -20,41 +23,41 @@ SCALES = np.array([0.5, 1.0, 2.0, 7.0])
 STATIONARY = [Gaussian, Laplacian, Cauchy, Sinc, Matern, RationalQuadratic, Additive]
 
 
-class TestAgainstScikitLearn:
-    @pytest.mark.parametrize("length_scale", [0.3, 1.0, 5.0, SCALES], ids=str)
-    def test_gaussian_is_rbf(self, length_scale):
-        expected = sklearn_kernels.RBF(length_scale)(X, Y)
-        np.testing.assert_allclose(Gaussian(length_scale)(X, Y), expected, rtol=EXACT, atol=EXACT)
+THEIRS = [
+    *((Gaussian(scale), sklearn_kernels.RBF(scale)) for scale in (0.3, 1.0, 5.0, SCALES)),
+    *((Gaussian.from_gamma(gamma), partial(rbf_kernel, gamma=gamma)) for gamma in (0.01, 0.5, 3.0)),
+    *((Laplacian(scale), partial(laplacian_kernel, gamma=1 / scale)) for scale in (0.3, 1.0, 5.0)),
+    *(
+        (Matern(scale, nu=nu), sklearn_kernels.Matern(scale, nu=nu))
+        for nu in (0.5, 1.5, 2.5, 0.3, 1.0, 3.7, 12.0)
+        for scale in (0.5, 2.0, SCALES)
+    ),
+    *(
+        (RationalQuadratic(scale, shape=shape), sklearn_kernels.RationalQuadratic(scale, alpha=shape))
+        for shape in (0.2, 1.0, 30.0)
+        for scale in (0.5, 2.0)
+    ),
+    (Linear(), linear_kernel),
+    *(
+        (Polynomial(degree, offset), partial(polynomial_kernel, degree=degree, gamma=1.0, coef0=offset))
+        for degree in (1, 2, 5)
+        for offset in (0.0, 1.0, 2.5)
+    ),
+]
 
-    @pytest.mark.parametrize("gamma", [0.01, 0.5, 3.0])
-    def test_gaussian_from_gamma_is_rbf_kernel(self, gamma):
-        expected = rbf_kernel(X, Y, gamma=gamma)
-        np.testing.assert_allclose(Gaussian.from_gamma(gamma)(X, Y), expected, rtol=EXACT, atol=EXACT)
 
-    @pytest.mark.parametrize("length_scale", [0.3, 1.0, 5.0])
-    def test_laplacian_is_laplacian_kernel_with_the_l1_distance(self, length_scale):
-        expected = laplacian_kernel(X, Y, gamma=1 / length_scale)
-        np.testing.assert_allclose(Laplacian(length_scale)(X, Y), expected, rtol=EXACT, atol=EXACT)
+@pytest.mark.parametrize(("kernel", "theirs"), THEIRS, ids=[str(kernel) for kernel, _ in THEIRS])
+def test_a_gram_is_that_of_scikit_learn(kernel, theirs):
+    relative = 1e-11 if isinstance(kernel, Matern) else EXACT
+    np.testing.assert_allclose(kernel(X, Y), theirs(X, Y), rtol=relative, atol=EXACT)
 
-    @pytest.mark.parametrize("length_scale", [0.5, 2.0, SCALES], ids=str)
-    @pytest.mark.parametrize("nu", [0.5, 1.5, 2.5, 0.3, 1.0, 3.7, 12.0])
-    def test_matern_is_matern(self, nu, length_scale):
-        expected = sklearn_kernels.Matern(length_scale, nu=nu)(X, Y)
-        np.testing.assert_allclose(Matern(length_scale, nu=nu)(X, Y), expected, rtol=1e-11, atol=EXACT)
 
-    @pytest.mark.parametrize("length_scale", [0.5, 2.0])
-    @pytest.mark.parametrize("shape", [0.2, 1.0, 30.0])
-    def test_rational_quadratic_is_rational_quadratic(self, shape, length_scale):
-        expected = sklearn_kernels.RationalQuadratic(length_scale, alpha=shape)(X, Y)
-        got = RationalQuadratic(length_scale, shape=shape)(X, Y)
-        np.testing.assert_allclose(got, expected, rtol=EXACT, atol=EXACT)
-
-    def test_cauchy_and_sinc_are_products_over_the_columns(self):
-        difference = (X[:, np.newaxis] - Y) / SCALES
-        cauchy = (1 / (1 + difference**2)).prod(axis=2)
-        sinc = (np.sin(difference) / difference).prod(axis=2)
-        np.testing.assert_allclose(Cauchy(SCALES)(X, Y), cauchy, rtol=EXACT, atol=EXACT)
-        np.testing.assert_allclose(Sinc(SCALES)(X, Y), sinc, rtol=EXACT, atol=EXACT)
+def test_cauchy_and_sinc_are_products_over_the_columns():
+    difference = (X[:, np.newaxis] - Y) / SCALES
+    cauchy = (1 / (1 + difference**2)).prod(axis=2)
+    sinc = (np.sin(difference) / difference).prod(axis=2)
+    np.testing.assert_allclose(Cauchy(SCALES)(X, Y), cauchy, rtol=EXACT, atol=EXACT)
+    np.testing.assert_allclose(Sinc(SCALES)(X, Y), sinc, rtol=EXACT, atol=EXACT)
 
 
 class TestMaternBeyondTheEasyCases:
@@ -125,15 +128,13 @@ class TestGram:
             )
 
 
-class TestParameters:
-    def test_kernels_with_equal_parameters_are_equal_and_others_are_not(self):
-        assert Gaussian([1, 2]) == Gaussian(np.array([1.0, 2.0]))
-        assert hash(Gaussian([1, 2])) == hash(Gaussian((1.0, 2.0)))
-        assert Gaussian(2.0) != Laplacian(2.0)
-        assert Matern(nu=0.5) != Matern(nu=1.5)
+def test_kernels_with_equal_parameters_are_equal_and_others_are_not():
+    assert Gaussian([1, 2]) == Gaussian(np.array([1.0, 2.0]))
+    assert hash(Gaussian([1, 2])) == hash(Gaussian((1.0, 2.0)))
+    assert Gaussian(2.0) != Laplacian(2.0)
+    assert Matern(nu=0.5) != Matern(nu=1.5)
 
 
-class TestDescriptions:
-    def test_every_kernel_is_registered_under_its_name(self):
-        assert {name: kernel.name for name, kernel in KERNELS.items()} == {name: name for name in KERNELS}
-        assert {kernel for kernel in KERNELS.values() if issubclass(kernel, Stationary)} == set(STATIONARY)
+def test_every_kernel_is_registered_under_its_name():
+    assert {name: kernel.name for name, kernel in KERNELS.items()} == {name: name for name in KERNELS}
+    assert {kernel for kernel in KERNELS.values() if issubclass(kernel, Stationary)} == set(STATIONARY)

@@ -13,6 +13,7 @@ from sklearn.metrics import silhouette_score
 
 from rff_dist import Gaussian, SerialEngine, draw_feature_map, write_dataset
 from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.progress import PassStarted
 from rff_dist.errors import PlanError
 from rff_dist.fields import build
 from rff_dist.kmeans import fit
@@ -92,29 +93,20 @@ def test_several_numbers_find_what_each_finds_alone_and_the_blobs_are_taken():
     assert [row["n_clusters"] for row in found.rows] == [2, 4, 6]
 
 
-class CountingEngine(SerialEngine):
-    """Counts passes by label, and the rows that they read."""
-
-    def __init__(self):
-        super().__init__(1)
-        self.labels = []
-
-    def map_reduce(self, function, blocks, state, **options):
-        self.labels.append(options["label"])
-        return super().map_reduce(function, blocks, state, **options)
-
-
 def test_all_numbers_and_their_starts_share_the_passes():
     rows = np.random.default_rng(2).standard_normal((20_000, 2)).astype(np.float32)
     feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=8, random_state=0)
 
     def found_with(*numbers):
-        engine = CountingEngine()
+        labels = []
+        engine = SerialEngine(
+            1, observers=[lambda event: isinstance(event, PassStarted) and labels.append(event.label)]
+        )
         job = kmeans_starts.measure(ArrayDataset(rows), feature_map, None, engine=engine)
         lloyd = LloydOptions(n_clusters=numbers, init="k-means++", n_init=2, max_iter=4, tol=1e-3)
         starts = kmeans.start(job, lloyd)
         found = kmeans.finish(kmeans.iterate(job, starts, replace(lloyd, tol=0.0)))
-        return found, engine.labels
+        return found, labels
 
     together, labels = found_with(2, 4, 7)
     alone = [found_with(number) for number in (2, 4, 7)]

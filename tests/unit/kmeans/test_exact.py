@@ -205,15 +205,6 @@ def test_a_kernel_that_waits_for_the_range_of_inputs_gets_it():
 # -- bad input -------------------------------------------------------------------------------------
 
 
-def test_fewer_distinct_rows_than_clusters_are_told():
-    X = np.repeat(draw(3), 5, axis=0)
-    with pytest.warns(ConvergenceWarning, match=r"clusters \(3\) found smaller than n_clusters \(5\)"):
-        model = KernelKMeans(5, length_scale=1.0, random_state=0).fit(X)
-    assert len(np.unique(model.labels_)) == 3
-    assert model.inertia_ == pytest.approx(0, abs=1e-12)
-    assert np.isinf(model.transform(X)).any(axis=0).sum() == 2
-
-
 def test_bad_rows_of_a_dataset_are_refused():
     X = draw(20)
     damaged = X.copy()

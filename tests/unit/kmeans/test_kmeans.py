@@ -22,7 +22,7 @@ from rff_dist import (
     write_dataset,
 )
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import DataError, OutputExistsError, PlanError
+from rff_dist.errors import DataError, OutputExistsError
 from rff_dist.features.nystrom import draw_nystrom
 from rff_dist.fitting.predicting import rows_in_memory
 from rff_dist.kmeans import fit as kmeans
@@ -297,21 +297,6 @@ def test_labels_and_distances_are_written_to_zarr(blobs, tmp_path):
 def test_centres_that_do_not_fit_are_refused(blobs, centres, named):
     with refuses(DataError, *named):
         RFFKMeans(3, n_components=32, init=centres).fit(blobs[0])
-
-
-def test_more_centres_than_memory_holds_are_refused_before_the_pass(blobs, monkeypatch):
-    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**30)
-    with refuses(PlanError, "GiB", "10_000", "n_clusters=1_000", "10", "1.0 GiB"):
-        RFFKMeans(1_000, n_init=10, n_components=2_048, random_state=0).fit(blobs[0])
-
-
-def test_fewer_distinct_rows_than_clusters_are_told_of():
-    X = np.repeat([[0.0, 0.0], [1.0, 2.0], [3.0, 1.0]], 20, axis=0)
-    with pytest.warns(ConvergenceWarning, match=r"clusters \(3\) found smaller than n_clusters \(5\)"):
-        model = RFFKMeans(5, n_components=32, standardize=True, random_state=0).fit(X)
-    assert len(np.unique(model.labels_)) == 3
-    assert model.inertia_ == pytest.approx(0.0, abs=1e-12)
-    assert np.isfinite(model.cluster_centers_).all()
 
 
 def test_too_few_passes_are_told_of(blobs):

@@ -11,15 +11,7 @@ from sklearn.linear_model import Ridge
 from threadpoolctl import threadpool_limits
 
 from rff_dist.numerics.eigen import decompose
-from tests.ridge_problems import draw_problem, normal_equations
-
-
-def hat_matrix(Z, alpha, fit_intercept):
-    """Dense smoother of ridge, intercept included."""
-    n_samples = len(Z)
-    centre = np.full((n_samples, n_samples), 1.0 / n_samples if fit_intercept else 0.0)
-    Zc = Z - centre @ Z
-    return centre + Zc @ np.linalg.solve(Zc.T @ Zc + alpha * np.eye(Z.shape[1]), Zc.T)
+from tests.ridge_problems import draw_problem, hat_matrix, normal_equations
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])

@@ -72,19 +72,13 @@ class TestExactness:
 
 
 class TestLaws:
-    @given(float_arrays(3), float_arrays(3))
-    def test_subtraction_undoes_addition(self, a, b):
-        x, y = ExactSum.of(a), ExactSum.of(b)
-        assert (x + y) - y == x
-        assert (x - y) + y == x
-        assert x - x == ExactSum.zeros((3,))
-
     @given(TERMS, st.randoms(use_true_random=False), float_arrays(3))
     def test_equal_sums_have_equal_digits_by_any_route(self, terms, random, detour):
         shuffled = list(terms)
         random.shuffle(shuffled)
         by_detour = (summed(shuffled) + ExactSum.of(detour)) - ExactSum.of(detour)
         direct = summed(terms)
+        assert direct - by_detour == ExactSum.zeros((3,))
         assert by_detour.lowest == direct.lowest
         np.testing.assert_array_equal(by_detour.digits, direct.digits)
         assert digest(by_detour) == digest(direct)

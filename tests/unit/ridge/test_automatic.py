@@ -315,12 +315,11 @@ def test_few_rows_take_other_folds_and_no_fold_is_empty(n_samples):
 
 
 def test_what_one_row_leaves_to_be_chosen_is_refused():
+    for options in ({"n_components": [8, 16]}, {"n_components": 8, "alpha": "auto"}):
+        with refuses(DataError, "n_samples=1"):
+            plain_ridge(**options).fit([[1.0]], [1.0])
     with refuses(DataError, "n_samples=1"):
         RFFRidge().fit([[1.0]], [1.0])
-    with refuses(DataError, "n_samples=1"):
-        plain_ridge(n_components=[8, 16]).fit([[1.0]], [1.0])
-    with refuses(DataError, "n_samples=1"):
-        plain_ridge(n_components=8, alpha="auto").fit([[1.0]], [1.0])
 
 
 @pytest.mark.parametrize("folds", [TimeFolds(2), TimeFolds(3), GroupFolds(2)])

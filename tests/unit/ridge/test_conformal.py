@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 
-from rff_dist import Gaussian, SerialEngine, draw_feature_map, load_model, save_model
+from rff_dist import SerialEngine, load_model, save_model
 from rff_dist.data.folding import GroupFolds, HashFolds, TimeFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
-from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.fitting.predicting import LinearModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import (
@@ -36,6 +35,7 @@ from rff_dist.statistics.accumulate import Accumulation
 from tests.plain import plain_ridge
 from tests.refits import held_out_residuals
 from tests.refusals import refuses
+from tests.ridge_problems import features_of, spec_of
 
 ENGINE = SerialEngine(n_threads=1)
 ALPHA = 0.3
@@ -51,24 +51,19 @@ def problem(n_samples=300, *, n_targets=2, weighted=False, noise=None, seed=0):
     return ArrayDataset(X, Y + 0.3 * drawn, weights)
 
 
-def features_of(dataset, kind="fourier", n_components=40):
-    if kind == "nystrom":
-        sample = dataset.X.astype(np.float32)
-        return draw_nystrom(Gaussian(1.0), sample, n_components=n_components, nystrom=Nystrom(), seed=0)
-    return draw_feature_map(Gaussian(1.0), n_features=2, n_components=n_components, random_state=0)
-
-
 def statistics_of(dataset, feature_map, folds):
-    moments = inspection.inspect(dataset, engine=ENGINE)
-    spec = passes.statistics_spec(
-        dataset,
-        feature_map,
-        target_offset=inspection.target_offset_from(moments),
-        fraction_bits=passes.fraction_bits_for(dataset.n_samples),
-        weights=passes.weight_grid(moments),
-    )
-    [found] = passes.accumulate_folds(dataset, [Accumulation(feature_map, spec)], folds=folds, engine=ENGINE)
+    members = [Accumulation(feature_map, spec_of(dataset, feature_map))]
+    [found] = passes.accumulate_folds(dataset, members, folds=folds, engine=ENGINE)
     return found
+
+
+def assert_quantiles_of(scores, expected, *, tolerance):
+    """Compare with order statistics to within what refits agree to; the bins round up."""
+    for coverage in (0.05, 0.5, 0.9, 0.99):
+        rank = math.ceil((len(expected) + 1) * coverage)
+        ratio = scores.quantile(coverage) / np.sort(expected, axis=0)[rank - 1]
+        assert (ratio > 1 - tolerance).all()
+        assert (ratio < WIDTH * (1 + tolerance)).all()
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
@@ -91,12 +86,7 @@ def test_quantiles_are_those_of_refits_residuals_rounded_up_by_a_hundredth(
     residuals = np.abs(np.concatenate([found[counts[rows] > 0] for rows, found in refits]))
     assert scores.n_samples == len(residuals)
     assert_array_equal(scores.counts.sum(axis=0), len(residuals))
-    for coverage in (0.05, 0.5, 0.9, 0.99):
-        rank = math.ceil((len(residuals) + 1) * coverage)
-        expected = np.sort(residuals, axis=0)[rank - 1]
-        ratio = scores.quantile(coverage) / expected
-        assert (ratio > 1 - 1e-7).all()  # refits agree to that, and the bins round up
-        assert (ratio < WIDTH * (1 + 1e-7)).all()
+    assert_quantiles_of(scores, residuals, tolerance=1e-7)
 
 
 def test_rows_count_as_often_as_weights_repeat_them():
@@ -172,11 +162,7 @@ def test_normalised_scores_are_those_of_refits_without_the_rows_fold(kind, weigh
         held = fold_of == fold
         found = refit(np.sqrt(residuals), ~held, penalty).predict(Z[held])
         expected[held] = residuals[held] / np.clip(found, means / REACH, means * REACH) ** 2
-    expected = np.sort(expected[weights > 0], axis=0)
-    for coverage in (0.05, 0.5, 0.9, 0.99):
-        ratio = scores.quantile(coverage) / expected[math.ceil((len(expected) + 1) * coverage) - 1]
-        assert (ratio > 1 - 1e-6).all()  # refits agree to that, and the bins round up
-        assert (ratio < WIDTH * (1 + 1e-6)).all()
+    assert_quantiles_of(scores, expected[weights > 0], tolerance=1e-6)
     whole = refit(np.sqrt(residuals), np.ones(len(Z), bool), penalty)
     assert_allclose(Z @ deviations.coefficients + deviations.intercept, whole.predict(Z), rtol=1e-6)
 

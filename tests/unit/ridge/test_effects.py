@@ -149,9 +149,8 @@ class TestRefusals:
         with refuses(InvalidParameterError, "columns act together"):
             column_effect(model.model_, 0, [0.0])
 
-    def test_unfitted_models_and_classifiers_have_none(self):
+    def test_classifiers_have_none(self):
         X, y = make_rows()
-        assert not hasattr(RFFRidge(ORDER_1), "effects_")
         classifier = plain_classifier(ORDER_1, n_components=64, alpha=0.1).fit(X, y > np.median(y))
         assert not hasattr(classifier, "effects_")
 

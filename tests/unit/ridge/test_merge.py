@@ -12,7 +12,6 @@ from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError, StatisticsError
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.living.merge import merge, refit_on
 from rff_dist.ridge.models import read_model
 from rff_dist.ridge.predict import predict_in_memory
@@ -21,7 +20,8 @@ from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal
-from tests.plain import fit_ridge, plain_ridge
+from tests.living_data import fit
+from tests.plain import plain_ridge
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(1)
@@ -39,11 +39,6 @@ def draw(n, seed):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 2)) + seed
     return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(n) + 5 * seed
-
-
-def fit(dataset, **options):
-    options = {"length_scale": 1.0, "n_components": 16, "alpha": 0.1, **options}
-    return fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)[0]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.fitting.options import Penalty, RidgeOptions
+from rff_dist.fitting.options import RidgeOptions
 from tests.refusals import refuses
 
 PCG = {"solver": "pcg"}
@@ -32,9 +32,3 @@ PCG = {"solver": "pcg"}
 def test_options_that_cannot_be_are_named(options, named):
     with refuses(InvalidParameterError, *named):
         RidgeOptions(**options)
-
-
-@pytest.mark.parametrize("alpha", [-1.0, "best", [], [[1.0]], [1.0, -1.0], [0.0, 1.0], None, True, 1j])
-def test_a_bad_alpha_is_refused(alpha):
-    with refuses(InvalidParameterError, "alpha"):
-        Penalty(alpha=alpha)

@@ -17,7 +17,6 @@ from rff_dist.fitting.plan import PROCESS_BYTES, Machines, PlannedFit, Sizes, Su
 from rff_dist.numerics.machine import available_memory
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import leave_one_out
-from rff_dist.statistics.specs import OUTPUT_TILE, TileLayout
 from rff_dist.text import human_bytes
 from tests.plain import plain_ridge
 from tests.refusals import refuses
@@ -67,8 +66,6 @@ def test_inputs_of_a_block_stay_small_where_chunks_allow_it(n_samples, n_feature
     ("n_samples", "chunk_rows", "rows_per_block", "n_blocks"),
     [
         (10_000, 1_000, 16_000, 1),
-        (100_000, 8_192, 16_384, 7),
-        (1_000_000, 8_192, 16_384, 62),
         (10_000_000, 8_192, 16_384, 611),
         (100_000_000, 8_192, 16_384, 6_104),
         (100_000, 100_000, 16_667, 6),  # one chunk, read once for each of its blocks
@@ -262,14 +259,6 @@ def test_a_refusal_takes_no_work_of_the_jobs_size(plan, monkeypatch):
         tracemalloc.stop()
     assert peak < 2**20  # bytes: a list of the blocks would take 10⁸
     assert len(plans) < 64  # a search by halves; one of each multiple of 512 makes 19,000
-
-
-@pytest.mark.parametrize("n_components", [*range(1, 2 * OUTPUT_TILE + 2, 73), 512, 1024, 4096, 4097, 9000])
-def test_tiles_and_regions_are_counted_as_they_are_listed(n_components):
-    layout = TileLayout(n_components)
-    assert layout.size == sum(layout.width(row) * layout.width(column) for row, column, _ in layout.tiles())
-    for most in (512, 1024, 4096):
-        assert layout.count_regions(most) == len(layout.regions(most))
 
 
 # -- the machine ---------------------------------------------------------------------------------------

@@ -25,13 +25,19 @@ ENGINE = SerialEngine(n_threads=1)
 # -- evaluate ------------------------------------------------------------------------------------------
 
 
+def judged(n_samples, *, weighted):
+    """Return rows of two targets, what a model of other rows predicts, and its errors."""
+    model, _ = fit_ridge(
+        draw_dataset(300, n_targets=2), Gaussian(), engine=ENGINE, n_components=32, alpha=0.1
+    )
+    test = draw_dataset(n_samples, n_targets=2, weighted=weighted, seed=1)
+    predicted = prediction.predict_in_memory(test, model, engine=ENGINE)["predictions"]
+    return test, predicted, prediction.evaluate(test, model, engine=ENGINE)
+
+
 @pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
 def test_errors_are_those_of_scikit_learn(weighted):
-    train = draw_dataset(300, n_targets=2)
-    test = draw_dataset(20_000, n_targets=2, weighted=weighted, seed=1)
-    model, _ = fit_ridge(train, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
-    errors = prediction.evaluate(test, model, engine=ENGINE)
-    predicted = prediction.predict_in_memory(test, model, engine=ENGINE)["predictions"]
+    test, predicted, errors = judged(20_000, weighted=weighted)
     options = {"multioutput": "raw_values", "sample_weight": test.sample_weight}
     assert errors.n_samples == 20_000
     assert_allclose(errors.mean_squared_error, mean_squared_error(test.y, predicted, **options), rtol=1e-12)
@@ -44,11 +50,8 @@ def test_errors_are_those_of_scikit_learn(weighted):
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
 def test_the_standard_error_of_the_rmse_is_that_of_the_bootstrap(weighted):
-    train = draw_dataset(300, n_targets=2)
-    test = draw_dataset(2_000, n_targets=2, weighted=weighted, seed=1)
-    model, _ = fit_ridge(train, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
-    errors = prediction.evaluate(test, model, engine=ENGINE)
-    squares = (test.y - prediction.predict_in_memory(test, model, engine=ENGINE)["predictions"]) ** 2
+    test, predicted, errors = judged(2_000, weighted=weighted)
+    squares = (test.y - predicted) ** 2
     weights = np.ones(2_000) if test.sample_weight is None else test.sample_weight
     rng, repeats = np.random.default_rng(0), []
     for _ in range(1_000):

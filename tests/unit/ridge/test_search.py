@@ -61,13 +61,6 @@ def counting():
     return engine, passes
 
 
-def refit(dataset, row, **options):
-    """Fit one candidate alone, with the parameters of its row."""
-    return fit_ridge(
-        dataset, find_kernel(row["kernel"]), engine=ENGINE, length_scale=row["length_scale"], **options
-    )
-
-
 # -- the comparison --------------------------------------------------------------------------------
 
 
@@ -86,7 +79,8 @@ def test_each_candidate_scores_as_a_fit_of_it_alone_to_the_bit(dataset, options)
     alone = {"cv": 5, "alpha": "cv", **options}
     tables = []
     for row in found.rows:
-        model, solved = refit(dataset, row, **alone)
+        kernel, length_scale = find_kernel(row["kernel"]), row["length_scale"]
+        model, solved = fit_ridge(dataset, kernel, engine=ENGINE, length_scale=length_scale, **alone)
         table, choice = solved.cross_validation, solved.choice
         tables.append((model, table))
         apart = choice.own_alphas is not None
@@ -209,29 +203,28 @@ def test_the_same_candidate_is_taken_once():
 
 
 @pytest.mark.parametrize(
-    ("candidates", "options", "error", "said"),
+    ("candidates", "options", "error", "said", "read"),
     [
-        ([], {}, InvalidParameterError, "no candidate"),
-        ([Candidate(Gaussian())], {"alpha": "gcv"}, InvalidParameterError, "cross-validation"),
-        ([Candidate(Gaussian(), (1.0, 2.0))], {}, InvalidParameterError, "3 columns"),
-        ([Candidate(Sinc())], {"design": "orthogonal"}, InvalidParameterError, "design='iid'"),
-        ([Candidate(Sinc())], {"design": "iid", "features": "nystrom"}, InvalidParameterError, "Nyström"),
-        (make_candidates(KERNELS), {"cv": GroupFolds(3)}, DataError, "no groups"),
+        ([], {}, InvalidParameterError, "no candidate", []),
+        ([Candidate(Gaussian())], {"alpha": "gcv"}, InvalidParameterError, "cross-validation", []),
+        ([Candidate(Gaussian(), (1.0, 2.0))], {}, InvalidParameterError, "3 columns", []),
+        ([Candidate(Sinc())], {"design": "orthogonal"}, InvalidParameterError, "design='iid'", []),
+        ([Candidate(Sinc())], {"design": "iid", "features": "nystrom"}, InvalidParameterError, "Nyström", []),
+        (make_candidates(KERNELS), {"cv": GroupFolds(3)}, DataError, "no groups", []),
+        (
+            make_candidates(["gaussian", "gaussian:length_scale=2 + linear"]),
+            {"n_components": [16, 32]},
+            *(InvalidParameterError, "no smaller draw", ["inspect"]),
+        ),
     ],
 )
-def test_bad_choices_are_refused_before_the_data_are_read(dataset, candidates, options, error, said):
+def test_bad_choices_are_refused_before_the_sums_and_most_before_data_are_read(
+    dataset, candidates, options, error, said, read
+):
     engine, passes = counting()
     with refuses(error, said):
         search_plain(dataset, candidates, engine=engine, **{"n_components": 8, **options})
-    assert not passes
-
-
-def test_several_widths_of_a_sum_of_kernels_are_refused_before_the_sums(dataset):
-    engine, passes = counting()
-    candidates = make_candidates(["gaussian", "gaussian:length_scale=2 + linear"])
-    with refuses(InvalidParameterError, "no smaller draw"):
-        search_plain(dataset, candidates, engine=engine, n_components=[16, 32])
-    assert passes == ["inspect"]
+    assert passes == read
 
 
 # -- for users of scikit-learn ---------------------------------------------------------------------

@@ -28,7 +28,8 @@ from rff_dist.ridge.fit import refit
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
-from tests.plain import fit_labels, fit_ridge, update_model
+from tests.living_data import fit
+from tests.plain import fit_labels, update_model
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(1)
@@ -50,11 +51,6 @@ def first_rows(n_samples, *, chunk_rows=1000, weights=None, y=None):
     targets = targets if y is None else y
     sample_weight = None if weights is None else weighted[weights == "precision"][:n_samples]
     return ArrayDataset(X[:n_samples], targets[:n_samples], sample_weight, chunk_rows=chunk_rows)
-
-
-def fit(dataset, **options):
-    options = {"length_scale": 1.0, "n_components": 8, "alpha": 0.1, **options}
-    return fit_ridge(dataset, options.pop("kernel", Gaussian()), engine=ENGINE, **options)[0]
 
 
 def at_once(model, dataset):

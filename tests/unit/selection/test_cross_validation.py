@@ -25,11 +25,12 @@ from rff_dist.selection.cross_validation import (
 )
 from rff_dist.selection.grids import default_alphas
 from rff_dist.selection.row_folds import cross_validate_rows
-from rff_dist.statistics.accumulate import Accumulation, Accumulations, accumulate_fold_rows
+from rff_dist.statistics.accumulate import Accumulations, accumulate_fold_rows
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.specs import FINE_FRACTION_BITS, StatisticsSpec, TileLayout
+from rff_dist.statistics.specs import FINE_FRACTION_BITS, TileLayout
 from tests.refits import held_out_errors
 from tests.refusals import refuses
+from tests.small_statistics import accumulation
 
 ALPHAS = np.geomspace(1e-4, 1e3, 5)
 
@@ -71,18 +72,15 @@ DATA = [smooth, several_targets_with_precisions, collinear_inputs_repeated]
 
 def fold_statistics(X, y, feature_map, folds, *, weights=None, groups=None, whole=False, offset=None):
     """Accumulate in two blocks, on the grid that a fit of so few rows takes."""
-    spec = StatisticsSpec(
-        feature_map.n_components,
+    member = accumulation(
+        feature_map,
         y.shape[1],
-        feature_map.digest(),
-        feature_map.scales,
         weight_exponent=0 if weights is None else 2,
         fraction_bits=FINE_FRACTION_BITS,
         target_offset=tuple(y[0].tolist()) if offset is None else offset,
         frequency_weights=whole,
-        whitened=feature_map.whitener is not None,
     )
-    state, middle = Accumulations((Accumulation(feature_map, spec),), folds, len(X)), len(X) // 3
+    state, middle = Accumulations((member,), folds, len(X)), len(X) // 3
 
     def of(start, stop):
         part = slice(start, stop)
@@ -152,17 +150,20 @@ def test_errors_of_fewer_rows_than_components_are_those_of_refits_too(data, fit_
     assert_allclose(found[-20:], alphas[-20:], rtol=1e-9)
 
 
+def assert_errors_of_refits(X, y, maps, folds, *, groups=None, alphas=ALPHAS):
+    """Compare the errors of each width, the last the whole map's, with those of refits by scikit-learn."""
+    statistics = fold_statistics(X, y, maps[-1], folds, groups=groups)
+    table = cross_validate(statistics, alphas=alphas, feature_maps=maps)
+    fold_of_row = folds.assign(0, len(X), n_samples=len(X), groups=groups)
+    for width, feature_map in enumerate(maps):
+        expected = held_out_errors(feature_map.transform(X), y, fold_of_row, folds.splits, alphas)
+        assert_allclose(table.errors[:, width], expected, rtol=1e-8)
+
+
 def test_a_fold_of_most_of_the_rows_is_held_out_like_any_other():
     X, y, _ = smooth(np.random.default_rng(0), 200)
     wide = draw_feature_map(Gaussian(1.0), n_features=3, n_components=20)
-    fold_of_row = (np.arange(200) % 5 == 0).astype(int)
-    folds = PredefinedFolds(2)
-    table = cross_validate(fold_statistics(X, y, wide, folds, groups=fold_of_row), alphas=ALPHAS)
-    assert_allclose(
-        table.errors[:, 0],
-        held_out_errors(wide.transform(X), y, fold_of_row, folds.splits, ALPHAS),
-        rtol=1e-8,
-    )
+    assert_errors_of_refits(X, y, [wide], PredefinedFolds(2), groups=(np.arange(200) % 5 == 0).astype(int))
 
 
 def test_no_rows_to_train_on_or_to_hold_out_make_no_table_by_rows():
@@ -185,12 +186,7 @@ def test_widths_of_several_output_tiles_and_other_maps_agree_too(features):
         wide = draw_feature_map(Gaussian(0.7) + 2.0 * Gaussian(2.0), n_features=3, n_components=530)
     # the components of a sum's terms stand side by side, so that the leading ones are no map of their own
     maps = [wide] if features == "sum" else [shortened(wide, 523), wide]
-    folds = HashFolds(2)
-    table = cross_validate(fold_statistics(X, y, wide, folds), alphas=[0.1, 10.0], feature_maps=maps)
-    fold_of_row = folds.assign(0, len(X), n_samples=len(X), groups=None)
-    for width, feature_map in enumerate(maps):
-        expected = held_out_errors(feature_map.transform(X), y, fold_of_row, folds.splits, [0.1, 10.0])
-        assert_allclose(table.errors[:, width], expected, rtol=1e-8)
+    assert_errors_of_refits(X, y, maps, HashFolds(2), alphas=[0.1, 10.0])
 
 
 def test_directions_of_clipped_eigenvalues_count_at_every_alpha_above_the_floor():
@@ -200,11 +196,7 @@ def test_directions_of_clipped_eigenvalues_count_at_every_alpha_above_the_floor(
     y = 50.0 + X @ [[1.0], [2.0], [3.0]] + rng.standard_normal((160, 1))
     for n_components in (150, 400):
         feature_map = draw_feature_map(Gaussian(1.5), n_features=3, n_components=n_components)
-        folds = HashFolds(3)
-        table = cross_validate(fold_statistics(X, y, feature_map, folds), alphas=ALPHAS)
-        fold_of_row = folds.assign(0, len(X), n_samples=len(X), groups=None)
-        expected = held_out_errors(feature_map.transform(X), y, fold_of_row, folds.splits, ALPHAS)
-        assert_allclose(table.errors[:, 0], expected, rtol=1e-8)
+        assert_errors_of_refits(X, y, [feature_map], HashFolds(3))
 
 
 def problem(n=240, n_components=64, *, folds=None, seed=0, data=several_targets_with_precisions):

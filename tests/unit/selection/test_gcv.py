@@ -10,16 +10,13 @@ from rff_dist.numerics.eigen import decompose
 from rff_dist.selection.gcv import generalized_cross_validation, select_alpha
 from rff_dist.selection.grids import default_alphas
 from tests.refusals import refuses
-from tests.ridge_problems import draw_problem, normal_equations
+from tests.ridge_problems import draw_problem, hat_matrix, normal_equations
 
 
-def dense_gcv(Z, Y, alpha, *, fit_intercept=True):
+def dense_gcv(Z, Y, alpha):
     """Golub, Heath & Wahba 1979, eq. 1.4, by the n x n smoother."""
-    n_samples = len(Z)
-    centre = np.full((n_samples, n_samples), 1.0 / n_samples if fit_intercept else 0.0)
-    Zc = Z - centre @ Z
-    hat = centre + Zc @ np.linalg.solve(Zc.T @ Zc + alpha * np.eye(Z.shape[1]), Zc.T)
-    return np.square(Y - hat @ Y).mean(axis=0) / (np.trace(np.eye(n_samples) - hat) / n_samples) ** 2
+    hat = hat_matrix(Z, alpha)
+    return np.square(Y - hat @ Y).mean(axis=0) / (1.0 - np.trace(hat) / len(Z)) ** 2
 
 
 def dense_log_evidence(Z, y, alpha):
@@ -37,25 +34,19 @@ def test_log_evidences_are_dense_densities_up_to_a_constant():
     np.testing.assert_allclose(found - found[0], oracle - oracle[0], rtol=1e-8, atol=1e-8)
 
 
-def test_alpha_by_evidence_is_the_maximum_of_the_dense_density_on_a_fine_grid():
+@pytest.mark.parametrize("criterion", ["gcv", "evidence"])
+def test_chosen_alpha_is_the_best_of_the_dense_criterion_on_a_fine_grid(criterion):
     Z, Y = draw_problem(n_samples=60)
-    equations = normal_equations(Z, Y, fit_intercept=False)
-    selection = select_alpha(decompose(equations), criterion="evidence")
+    by_gcv = criterion == "gcv"
+    selection = select_alpha(decompose(normal_equations(Z, Y, fit_intercept=by_gcv)), criterion=criterion)
     fine = np.geomspace(selection.alphas[0], selection.alphas[-1], 2_000)
-    joint = [sum(dense_log_evidence(Z, y, alpha) for y in Y.T) for alpha in fine]
-    assert selection.criterion == "evidence"
-    assert selection.alpha == pytest.approx(fine[np.argmax(joint)], rel=0.03)
-    assert selection.alpha != pytest.approx(select_alpha(decompose(equations)).alpha, rel=0.03)
-
-
-def test_chosen_alpha_is_the_minimum_of_the_dense_score_on_a_fine_grid():
-    Z, Y = draw_problem(n_samples=60)
-    selection = select_alpha(decompose(normal_equations(Z, Y)))
-    fine = np.geomspace(selection.alphas[0], selection.alphas[-1], 2_000)
-    shared = np.array([(dense_gcv(Z, Y, alpha) / Y.var(axis=0)).mean() for alpha in fine])
-    assert selection.at_end is None
-    assert selection.alpha == pytest.approx(fine[shared.argmin()], rel=0.02)
-    np.testing.assert_allclose(selection.score, dense_gcv(Z, Y, selection.alpha), rtol=1e-8)
+    if by_gcv:
+        dense = [(dense_gcv(Z, Y, alpha) / Y.var(axis=0)).mean() for alpha in fine]
+        np.testing.assert_allclose(selection.score, dense_gcv(Z, Y, selection.alpha), rtol=1e-8)
+    else:
+        dense = [-sum(dense_log_evidence(Z, y, alpha) for y in Y.T) for alpha in fine]
+    assert (selection.criterion, selection.at_end) == (criterion, None)
+    assert selection.alpha == pytest.approx(fine[np.argmin(dense)], rel=0.03)
 
 
 def test_the_units_of_a_target_do_not_change_the_choice():

@@ -8,12 +8,12 @@ from sklearn.linear_model import Ridge
 from rff_dist import Gaussian, SerialEngine, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
-from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.ridge import held_out
 from rff_dist.selection.leave_one_out import hat_matrix, leave_out_rows, select_by_press
 from rff_dist.selection.row_folds import leave_out_each
 from rff_dist.statistics import inspection, passes
 from tests.refusals import refuses
+from tests.ridge_problems import features_of, spec_of
 
 ENGINE = SerialEngine(n_threads=1)
 ALPHAS = [1e-3, 0.1, 10.0]
@@ -33,28 +33,11 @@ def problem(n_samples=60, *, n_targets=3, weights=None, seed=0):
     return ArrayDataset(X, Y, given)
 
 
-def features_of(dataset, kind, n_components=40):
-    if kind == "nystrom":
-        return draw_nystrom(
-            Gaussian(1.0), dataset.X.astype(np.float32), n_components=n_components, nystrom=Nystrom(), seed=0
-        )
-    return draw_feature_map(Gaussian(1.0), n_features=2, n_components=n_components, random_state=0)
-
-
-def leave_one_out(
-    dataset, feature_map, *, alphas=ALPHAS, fit_intercept=True, engine=ENGINE, kind="precision"
-):
-    moments = inspection.inspect(dataset, engine=engine)
-    spec = passes.statistics_spec(
-        dataset,
-        feature_map,
-        target_offset=inspection.target_offset_from(moments),
-        fraction_bits=passes.fraction_bits_for(dataset.n_samples),
-        weights=passes.weight_grid(moments, kind),
-    )
-    statistics = passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
+def leave_one_out(dataset, feature_map, *, alphas=ALPHAS, fit_intercept=True, kind="precision"):
+    spec = spec_of(dataset, feature_map, kind)
+    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=spec)
     return held_out.leave_one_out(
-        dataset, statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=engine
+        dataset, statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=ENGINE
     )
 
 

@@ -16,7 +16,6 @@ from sklearn import metrics
 
 from rff_dist.data.blocks import Block, Rows, check_finite, cut_blocks
 from rff_dist.errors import DataError, PlanError, StatisticsError
-from rff_dist.features.draw import draw_feature_map
 from rff_dist.fitting.evaluation import evaluate_rows
 from rff_dist.fitting.predicting import LinearModel, predict_rows
 from rff_dist.numerics.machine import falling_tiles, share_out, using_threads
@@ -24,22 +23,16 @@ from rff_dist.products.bytes import ByteProducts
 from rff_dist.products.protocol import Float64Products
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import measure_moments
-from rff_dist.statistics.specs import FIXED_FRACTION_BITS, StatisticsSpec
+from rff_dist.statistics.specs import FIXED_FRACTION_BITS
+from tests import small_statistics
 from tests.refusals import refuses
+from tests.small_statistics import N_FEATURES, feature_map, part, random_rows
 
-N_FEATURES = 3
 TILE = 64  # rows of a tile, where a test needs many tiles
 
 
-def accumulation(
-    n_components=12, *, n_targets=2, map_name="pairs", n_features=N_FEATURES, **spec
-) -> Accumulation:
-    features = draw_feature_map(
-        "gaussian", n_features=n_features, n_components=n_components, map=map_name, design="iid"
-    )
-    return Accumulation(
-        features, StatisticsSpec(n_components, n_targets, features.digest(), features.scales, **spec)
-    )
+def accumulation(n_components=12, *, n_targets=2, map_name="pairs", **spec) -> Accumulation:
+    return small_statistics.accumulation(feature_map(n_components, map_name), n_targets, **spec)
 
 
 def fixed_point_accumulation(n_components, map_name="pairs") -> Accumulation:
@@ -47,28 +40,10 @@ def fixed_point_accumulation(n_components, map_name="pairs") -> Accumulation:
     return accumulation(n_components, map_name=map_name, **bits)
 
 
-def model(n_components=12, *, n_targets=2, scale=1.0) -> LinearModel:
+def model(n_components=12, *, n_targets=2) -> LinearModel:
     rng = np.random.default_rng(5)
-    features = accumulation(n_components).feature_map
-    return LinearModel(
-        features, rng.standard_normal((n_components, n_targets)), scale * rng.standard_normal(n_targets)
-    )
-
-
-def random_rows(n_samples, n_targets=2, *, weights=False, start=0, index=0, seed=0) -> Rows:
-    rng = np.random.default_rng(seed)
-    return Rows(
-        Block(index, start, start + n_samples),
-        rng.standard_normal((n_samples, N_FEATURES)),
-        rng.standard_normal((n_samples, n_targets)),
-        rng.random(n_samples) if weights else None,
-    )
-
-
-def part(rows: Rows, start: int, stop: int) -> Rows:
-    weights = None if rows.sample_weight is None else rows.sample_weight[start:stop]
-    first = rows.block.start
-    return Rows(Block(0, first + start, first + stop), rows.X[start:stop], rows.y[start:stop], weights)
+    coefficients, intercept = rng.standard_normal((n_components, n_targets)), rng.standard_normal(n_targets)
+    return LinearModel(feature_map(n_components), coefficients, intercept)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,19 +57,18 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr("rff_dist.statistics.specs.tile_rows", lambda _: TILE)
 
 
-class TestCuttingBlocks:
-    @given(st.integers(0, 10_000), st.integers(1, 500), st.integers(1, 2_000))
-    def test_blocks_are_whole_chunks_and_cover_every_row_once(self, n_samples, chunk_rows, rows_per_block):
-        blocks = cut_blocks(n_samples, chunk_rows, rows_per_block=rows_per_block)
-        assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(n_samples))
-        assert [block.index for block in blocks] == list(range(len(blocks)))
-        assert all(block.start % chunk_rows == 0 for block in blocks)
-        assert all(block.n_samples > 0 for block in blocks)
-        assert all(block.n_samples <= max(chunk_rows, 1.5 * rows_per_block) for block in blocks)
+@given(st.integers(0, 10_000), st.integers(1, 500), st.integers(1, 2_000))
+def test_blocks_are_whole_chunks_and_cover_every_row_once(n_samples, chunk_rows, rows_per_block):
+    blocks = cut_blocks(n_samples, chunk_rows, rows_per_block=rows_per_block)
+    assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(n_samples))
+    assert [block.index for block in blocks] == list(range(len(blocks)))
+    assert all(block.start % chunk_rows == 0 for block in blocks)
+    assert all(block.n_samples > 0 for block in blocks)
+    assert all(block.n_samples <= max(chunk_rows, 1.5 * rows_per_block) for block in blocks)
 
 
 class TestSameBits:
-    @pytest.mark.parametrize("weights", [False, True], ids=["plain", "weighted"])
+    @pytest.mark.parametrize("weights", [0, 1], ids=["plain", "weighted"])
     @pytest.mark.parametrize(("n_components", "map_name"), [(12, "pairs"), (1_030, "pairs"), (701, "phases")])
     def test_statistics_do_not_depend_on_threads(self, n_components, map_name, weights, small_tiles):
         state = accumulation(n_components, map_name=map_name)
@@ -138,7 +112,7 @@ class TestSameBits:
     @given(
         n_samples=st.integers(1, 6 * TILE),
         n_components=st.sampled_from([2, 12, 40, 514]),
-        weights=st.booleans(),
+        weights=st.sampled_from([0, 1]),
         cuts=st.sets(st.integers(1, 5)),
     )
     def test_blocks_cut_at_tiles_sum_to_the_same_bits(self, n_samples, n_components, weights, cuts):
@@ -147,9 +121,7 @@ class TestSameBits:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("rff_dist.statistics.specs.tile_rows", lambda _: TILE)
             whole = accumulate_rows(rows, state)
-            pieces = [
-                accumulate_rows(part(rows, start, stop), state) for start, stop in itertools.pairwise(edges)
-            ]
+            pieces = [accumulate_rows(part(rows, slice(*edge)), state) for edge in itertools.pairwise(edges)]
         total = functools.reduce(add, reversed(pieces))
         assert total == whole
         assert total.digest() == whole.digest()
@@ -162,7 +134,7 @@ class TestSameBits:
             assert accumulate_rows(replace(rows, X=X), state) == accumulate_rows(rows, state)
 
     def test_inputs_are_left_as_they_were(self):
-        rows = random_rows(50, weights=True)
+        rows = random_rows(50, weights=1)
         copies = [array.copy() for array in (rows.X, rows.y, rows.sample_weight)]
         accumulate_rows(rows, accumulation(target_offset=(1.0, 2.0)))
         evaluate_rows(rows, model())
@@ -201,7 +173,7 @@ FEATURES, TARGETS, MOMENTS = [accumulate, predict, evaluate], [accumulate, evalu
 class TestBadData:
     """Errors name row and column as the dataset counts them, not as the block does."""
 
-    ROWS = random_rows(10, weights=True, start=1_000, index=4)
+    ROWS = replace(random_rows(10, weights=1), block=Block(4, 1_000, 1_010))
 
     def damaged(self, name: str, place, value) -> Rows:
         array = getattr(self.ROWS, name).copy()
@@ -279,19 +251,18 @@ class TestBadData:
             work(self.damaged(name, (slice(None), 0), huge))
 
 
-class TestPredictions:
-    @pytest.mark.parametrize("n_targets", [1, 2, 5])
-    @pytest.mark.parametrize("n_components", [2, 12, 1_030])
-    def test_they_are_features_times_coefficients_plus_intercept(self, n_components, n_targets):
-        fitted, rows = model(n_components, n_targets=n_targets), random_rows(200)
-        expected = fitted.feature_map.transform(rows.X) @ fitted.coefficients + fitted.intercept
-        np.testing.assert_allclose(predict_rows(rows, fitted), expected, atol=1e-9)
+@pytest.mark.parametrize("n_targets", [1, 2, 5])
+@pytest.mark.parametrize("n_components", [2, 12, 1_030])
+def test_predictions_are_features_times_coefficients_plus_intercept(n_components, n_targets):
+    fitted, rows = model(n_components, n_targets=n_targets), random_rows(200)
+    expected = fitted.feature_map.transform(rows.X) @ fitted.coefficients + fitted.intercept
+    np.testing.assert_allclose(predict_rows(rows, fitted), expected, atol=1e-9)
 
 
 class TestEvaluation:
     @pytest.mark.parametrize("constant", [0.0, 0.1, -7.3e5])
     def test_r2_of_a_constant_target_is_not_a_number(self, constant):
-        rows = replace(random_rows(5_000, weights=True), y=np.full((5_000, 2), constant))
+        rows = replace(random_rows(5_000, weights=1), y=np.full((5_000, 2), constant))
         errors = evaluate_rows(rows, model()).whole
         np.testing.assert_array_equal(errors.target_variance, 0.0)
         assert np.isnan(errors.r2).all()

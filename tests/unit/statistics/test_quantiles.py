@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import ndtri
 from scipy.stats import rankdata
-from sklearn.base import clone
 from sklearn.preprocessing import QuantileTransformer
 
-from rff_dist import RFFRidge, SerialEngine, load_model, save_model
+from rff_dist import RFFRidge, SerialEngine
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.statistics import inspection
@@ -146,7 +145,7 @@ def test_auto_is_true_for_ordinary_columns(law):
     assert_array_equal(found(X), standardizer_of(X, True)(X))
 
 
-def test_a_fit_of_heavy_tails_reports_its_columns_and_is_stored(tmp_path):
+def test_a_fit_of_heavy_tails_reports_its_columns():
     X = tailed(3_000)
     y = np.tanh(X[:, 0]) + np.log(X[:, 3])
     model = plain_ridge(n_components=64, alpha=1e-3, random_state=0).fit(X[:2_000], y[:2_000])
@@ -154,13 +153,6 @@ def test_a_fit_of_heavy_tails_reports_its_columns_and_is_stored(tmp_path):
     assert model.model_.card["ranked_columns"] == [0, 3]
     # by means and deviations log-normal columns of sigma 2 are a spike at 0: R² 0.3
     assert model.score(X[2_000:], y[2_000:]) > 0.9
-    save_model(model, tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
-    assert_array_equal(loaded.predict(X), model.predict(X))
-    assert loaded.standardize == "auto"
-    assert loaded.ranked_columns_ == (0, 3)
-    again = clone(loaded).fit(X[:2_000], y[:2_000])
-    assert again.feature_map_.digest() == model.feature_map_.digest()
     classifier = plain_classifier(n_components=64, random_state=0).fit(X, y > 0)
     assert classifier.ranked_columns_ == (0, 3)
     assert classifier.score(X, y > 0) > 0.9

@@ -92,9 +92,10 @@ class TestTileLayout:
         assert (counts[np.triu_indices(n_components)] == 1).all()
         assert counts.max() == 1
 
-    @given(st.integers(1, 5_000), st.sampled_from([512, 1024, 2048]))
-    def test_regions_hold_each_tile_once(self, n_components, most):
+    @given(st.integers(1, 9_000), st.sampled_from([512, 1024, 2048, 4096]))
+    def test_regions_hold_each_tile_once_and_are_counted_without_a_list(self, n_components, most):
         layout = TileLayout(n_components)
+        assert layout.count_regions(most) == len(layout.regions(most))
         held = []
         for left, right, tiles in layout.regions(most):
             for row, column, offset in tiles:
