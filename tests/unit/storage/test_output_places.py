@@ -1,5 +1,6 @@
 """One run at a time holds a folder, whoever else tries; elsewhere the one that publishes first wins."""
 
+import contextvars
 import os
 import signal
 import subprocess
@@ -36,28 +37,22 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
-def in_another_thread(action: Callable[[], Any]) -> Any:
-    """Call in a context that holds nothing, and return the result or the error."""
-    results: list[Any] = []
-
-    def run() -> None:
-        try:
-            results.append(action())
-        except Exception as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(60)
-    return results[0]
+def as_another_run(action: Callable[..., Any], *given: Any) -> Any:
+    """Call in a context that holds nothing."""
+    return contextvars.Context().run(action, *given)
 
 
 def try_to_hold(place: str) -> Any:
-    def once() -> str:
-        with hold(place, holder="a rival"):
-            return "held"
+    """Return what another run gets: the place, or the error."""
 
-    return in_another_thread(once)
+    def once() -> Any:
+        try:
+            with hold(place, holder="a rival"):
+                return "held"
+        except OutputBusyError as error:
+            return error
+
+    return as_another_run(once)
 
 
 def lock_of(place: str | Path) -> Path:
@@ -169,10 +164,6 @@ def write(place: str, i: int) -> None:
     write_record(place, kind="test", metadata={"i": i}, arrays={"a": np.full(3, i)}, overwrite=True)
 
 
-def in_another_thread_write(place: str, i: int) -> None:
-    assert in_another_thread(lambda: write(place, i)) is None
-
-
 @pytest.mark.faults("F16")
 @pytest.mark.parametrize("before", [False, True], ids=["nothing there", "a model there"])
 def test_of_two_runs_the_one_that_publishes_first_wins_and_the_other_is_told(stored, before):
@@ -180,7 +171,7 @@ def test_of_two_runs_the_one_that_publishes_first_wins_and_the_other_is_told(sto
         write(stored, 0)
     with hold(stored, holder="one"):
         check_held(parse_location(stored))
-        in_another_thread_write(stored, 1)
+        as_another_run(write, stored, 1)
         with pytest.raises(OutputBusyError, match="may no longer write"):
             write(stored, 2)
     assert read_record(stored).metadata == {"i": 1}
@@ -195,7 +186,7 @@ def test_a_run_may_publish_again_what_it_has_published_itself(stored):
 
 def test_a_version_published_meanwhile_stays_the_current_one(stored):
     with hold(stored, holder="one"):
-        in_another_thread(lambda: publish(stored, 1))
+        as_another_run(publish, stored, 1)
         with pytest.raises(OutputBusyError, match="may no longer write"):
             publish(stored, 2)
     assert read_record(stored).metadata == {"digest": "1"}
