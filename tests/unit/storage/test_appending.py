@@ -28,7 +28,7 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import changing, read_history
 from rff_dist.storage.writing import write_dataset
-from tests.tables import ingest
+from tests.tables import all_rows, ingest
 
 DTYPES = st.sampled_from(["float32", "float64", "int8", "bool"])
 
@@ -44,8 +44,7 @@ def write(url, *arrays, **options):
 
 
 def read_all(url, **options):
-    dataset = open_dataset(url, **options)
-    return dataset.read(Block(0, 0, dataset.n_samples))
+    return all_rows(open_dataset(url, **options))
 
 
 class TestAppendedRows:

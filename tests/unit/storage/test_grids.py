@@ -28,6 +28,7 @@ from rff_dist.storage.locations import parse_location
 from rff_dist.workbench.jobs import steps
 from tests.grids import CHUNKS, make_cube, stacked, write_cube
 from tests.refusals import for_each_refusal, once, refuses
+from tests.tables import all_rows
 
 INPUTS = ["rain", "elevation", "lat"]
 PLAIN = {
@@ -50,10 +51,6 @@ def cube(place):
 @pytest.fixture(scope="module")
 def dataset(cube, place):
     return open_dataset(place, x=INPUTS, y="temperature")
-
-
-def all_rows(dataset):
-    return dataset.read(Block(0, 0, dataset.n_samples))
 
 
 def sorted_rows(X):

@@ -8,7 +8,6 @@ A case is a file and its outcome: columns of X with their values and what is sai
 import bz2
 import gzip
 import json
-import sqlite3
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,10 +16,8 @@ import pyarrow as pa
 import pytest
 import xlsxwriter
 
-from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, StorageError
-from rff_dist.workbench.tables.queries import Query
-from tests.tables import ingest
+from tests.tables import all_rows, ingest, save
 
 N = 60
 X = np.arange(N) * 0.5 - 7
@@ -107,24 +104,6 @@ def zst(folder):
     with pa.output_stream(str(folder / "t.csv.zst")) as stream:
         stream.write(text(x=X).encode())
     return folder / "t.csv.zst"
-
-
-def parquet(**columns):
-    def write(folder):
-        pd.DataFrame(columns).to_parquet(folder / "t.parquet", index=False)
-        return folder / "t.parquet"
-
-    return write
-
-
-def sqlite(**columns):
-    def write(folder):
-        with sqlite3.connect(folder / "t.db") as database:
-            pd.DataFrame(columns).to_sql("t", database, index=False)
-        database.close()
-        return Query("SELECT * FROM t", f"sqlite:///{folder / 't.db'}")
-
-    return write
 
 
 def hive(folder):
@@ -339,7 +318,10 @@ CASES = {
     "xlsx, names only": (xlsx(a=[], x=[]), Refused("no rows")),
     "xlsx, an empty sheet": (xlsx(), Refused("'Sheet1' is empty")),
     "xls": (into("t.xls", b""), Refused("t.xls is a spreadsheet of another form")),
-    "SQLite": (sqlite(x=X, a=FEW), Read({"x": X, **ONE_HOT})),
+    "SQLite": (
+        lambda folder: save(pd.DataFrame({"x": X, "a": FEW}), folder / "t.db"),
+        Read({"x": X, **ONE_HOT}),
+    ),
 }
 
 
@@ -357,8 +339,9 @@ def test_a_table_as_it_comes(tmp_path, caplog, file, outcome):
     notes += [f"'{name}' {why}" for name, why in recipe["left_out"].items()]
     assert dataset.feature_names == tuple(outcome.columns), notes
     if isinstance(outcome.columns, dict):
-        values = dataset.read(Block(0, 0, dataset.n_samples)).X
-        np.testing.assert_allclose(values, np.column_stack(list(outcome.columns.values())), rtol=1e-15)
+        np.testing.assert_allclose(
+            all_rows(dataset).X, np.column_stack(list(outcome.columns.values())), rtol=1e-15
+        )
     for said in outcome.said:
         assert pd.Series(notes, dtype=str).str.contains(said).any(), notes
     assert bool(notes) == bool(outcome.said), notes

@@ -4,18 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.recipes import recipe_of
 from rff_dist.storage.columns import open_column
 from rff_dist.workbench.tables.csv_files import find_dialect, has_names
 from tests.refusals import refuses
-from tests.tables import ingest, ingest_more
+from tests.tables import all_rows, ingest, ingest_more
 
 
 def X_of(dataset):
-    return dataset.read(Block(0, 0, dataset.n_samples)).X
+    return all_rows(dataset).X
 
 
 @pytest.fixture

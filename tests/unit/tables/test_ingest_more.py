@@ -15,7 +15,6 @@ import xlsxwriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rff_dist.data.blocks import Block
 from rff_dist.errors import (
     DataError,
     InvalidParameterError,
@@ -34,7 +33,7 @@ from rff_dist.workbench.tables.corrections import correct, read_rows_to_change
 from rff_dist.workbench.tables.ingest import Ingested
 from rff_dist.workbench.tables.queries import Query
 from tests.refusals import refuses
-from tests.tables import ingest, ingest_more
+from tests.tables import all_rows, ingest, ingest_more, save
 
 pandas = pytest.importorskip("pandas")
 
@@ -44,17 +43,8 @@ def make_frame(n_rows, *, seed=0):
     return pandas.DataFrame(rng.normal(size=(n_rows, 3)), columns=["a", "b", "price"])
 
 
-def save(frame, path):
-    if path.suffix == ".csv":
-        frame.to_csv(path, index=False)
-    else:
-        frame.to_parquet(path)
-    return path
-
-
 def read_all(url):
-    dataset = open_dataset(url)
-    rows = dataset.read(Block(0, 0, dataset.n_samples))
+    rows = all_rows(open_dataset(url))
     return np.column_stack([rows.X, rows.y])
 
 
@@ -159,7 +149,7 @@ class TestColumns:
         ingest(tmp_path / "0.csv", tmp_path / "d", target="price", weight="w", groups="site")
         ingest_more(tmp_path / "1.csv", tmp_path / "d")
         dataset = open_dataset(tmp_path / "d", sample_weight="sample_weight")
-        assert dataset.read(Block(0, 0, 8)).sample_weight.tolist() == [0] * 4 + [1] * 4
+        assert all_rows(dataset).sample_weight.tolist() == [0] * 4 + [1] * 4
         assert open_column(tmp_path / "d", "groups").take([0, 7]).tolist() == ["site 0", "site 1"]
 
     def test_labels_stay_text(self, tmp_path):
@@ -265,7 +255,7 @@ def test_each_sheet_of_a_workbook_is_a_source(tmp_path):
     may, june = f"{tmp_path / 't.xlsx'}#May", f"{tmp_path / 't.xlsx'}#June"
     assert rows_of(ingest_more([may], tmp_path / "d", columns=["a"])) == (0, 2)
     assert rows_of(ingest_more([may, june], tmp_path / "d")) == (2, 4)
-    assert open_dataset(tmp_path / "d").read(Block(0, 0, 4)).X[:, 0].tolist() == [1.5, 2, 3, 4.5]
+    assert all_rows(open_dataset(tmp_path / "d")).X[:, 0].tolist() == [1.5, 2, 3, 4.5]
     assert is_table(june)
 
 
