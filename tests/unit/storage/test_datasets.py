@@ -249,7 +249,7 @@ class TestBadStores:
             ({"chunk": [10**12, 3]}, "pieces of .* GiB"),
             ({"chunk": [10]}, "as many axes"),
             ({"chunk_grid": {"name": "rectilinear"}}, "a 'rectilinear' chunk grid"),
-            ({"codecs": [{"name": "numcodecs.pickle"}]}, r"numcodecs\.pickle"),
+            ({"codecs": [{"name": "numcodecs.pickle"}]}, r"numcodecs\.pickle, which decodes"),
             ({"codecs": [{"name": "no_such_codec"}]}, "cannot be opened"),
             ({"zarr_format": 4}, "Zarr format 4"),
             ({"chunk_grid": []}, "metadata that cannot be read"),

@@ -19,7 +19,7 @@ from rff_dist.errors import (
     UnsafeModelError,
     VersionError,
 )
-from rff_dist.storage import locations
+from rff_dist.storage import documents, locations
 from rff_dist.storage.records import read_record, write_record
 
 METADATA = {"alpha": 0.1, "kernel": {"name": "matern", "nu": 1.5}, "features": ["a", "b"], "none": None}
@@ -40,13 +40,11 @@ def write(url, **changes):
 
 def edit(path, change, *, sign=True):
     """Change model.json as damage does (`sign=False`), or as an attacker would."""
-    from rff_dist.storage.documents import _digest
-
     document = json.loads((path / "model.json").read_text())
     document.update(change)
     if sign:
         document.pop("sha256")
-        document["sha256"] = _digest(document)
+        document["sha256"] = documents._digest(document)
     (path / "model.json").write_text(json.dumps(document))
 
 
