@@ -197,21 +197,3 @@ class TestRefusals:
         with pytest.raises(IntegrityError):
             append_dataset(tmp_path / "d", *make_rows(2))
         assert len(read_history(parse_location(tmp_path / "d"))) == 1
-
-
-# -- faults ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.faults("F12")
-def test_an_append_that_fails_leaves_the_version_of_before(tmp_path):
-    X, y = make_rows(30)
-    before = write(tmp_path / "d", X[:7], y[:7], chunk_rows=4)
-
-    def batches():
-        yield X[7:20], y[7:20]
-        raise DataError("row 21 is bad")
-
-    with pytest.raises(DataError, match="row 21 is bad"):
-        append_dataset(tmp_path / "d", batches())
-    after = open_dataset(tmp_path / "d")
-    assert (after.version, after.n_samples) == (before.version, 7)

@@ -140,6 +140,7 @@ TestCorrections = Corrections.TestCase
 
 
 class TestReadingOneVersion:
+    @pytest.mark.faults("F17")
     def test_a_dataset_stays_what_it_was_opened_as_here_and_elsewhere(self, url):
         opened = open_dataset(url)
         replace_rows(url, [3], np.zeros((1, 2)), [0.0], groups=["nobody"])

@@ -275,6 +275,17 @@ CASES = {
     "zst": (zst, Read(SAME)),
     "bz2": (into("t.csv.bz2", bz2.compress(text(x=X).encode())), Read(SAME)),
     "JSON lines": (into("t.jsonl", lines(*(json.dumps({"x": x}) for x in X))), Read(SAME)),
+    "JSON lines of all types": (
+        into(
+            "t.jsonl",
+            lines(
+                '{"a": 1, "t": "x", "d": "2020-01-01T12:00:00"}',
+                '{"a": 2.5, "t": "y", "d": "2021-01-01T12:00:00"}',
+            ),
+        ),
+        Read({"a": [1, 2.5], "t=y": [0, 1], "d: year": [2020, 2021]}, options={"dates": ["year"]}),
+    ),
+    "JSON lines that are none": (into("t.jsonl", "not json"), Refused("t.jsonl")),
     "JSON array": (into("t.json", json.dumps([{"x": x} for x in X], indent=1)), Read(SAME)),
     "Hive folders of CSV": (hive, Read({"x": [*(X + 1), *(X + 2)], "k": np.repeat([1, 2], N)})),
     "xlsx": (

@@ -94,17 +94,6 @@ def test_what_is_given_is_not_looked_for(tmp_path):
         Reading(delimiter="::")
 
 
-def test_json_lines_are_rows(tmp_path):
-    (tmp_path / "t.jsonl").write_text(
-        '{"a": 1, "t": "x", "d": "2020-01-01T12:00:00"}\n{"a": 2.5, "t": "y", "d": "2021-01-01T12:00:00"}\n'
-    )
-    dataset = ingest(tmp_path / "t.jsonl", tmp_path / "d", dates=["year"])
-    np.testing.assert_array_equal(X_of(dataset), [[1, 0, 2020], [2.5, 1, 2021]])
-    (tmp_path / "bad.jsonl").write_text("not json")
-    with refuses((DataError, OSError), "bad.jsonl"):
-        ingest(tmp_path / "bad.jsonl", tmp_path / "e")
-
-
 class TestIndex:
     @pytest.fixture
     def numbers(self):

@@ -129,6 +129,7 @@ class TestASecondRun:
         assert not (folder / "dta.zarr").exists()
         assert rows_of(ingest_more(folder / "1.csv", folder / "inputs", columns=["a", "b"])) == (0, 30)
 
+    @pytest.mark.faults("F12")
     def test_adds_all_files_or_none(self, folder):
         save(make_frame(5, seed=3), folder / "3.csv")
         save(make_frame(5, seed=4).assign(b=np.nan), folder / "4.csv")
