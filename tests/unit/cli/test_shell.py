@@ -141,32 +141,29 @@ def test_an_output_that_another_run_writes_exits_75_before_any_work(folder, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+OF_WORK = ["Plan", "Statistics", "Solve", "Block", "Broadcast"]
+OF_INPUTS = ["Data", "Storage", "Integrity", "UnsafeModel", "Version", "NoSuchVersion"]
+CODES = {
+    **dict.fromkeys(OF_WORK, 1),
+    "InvalidParameter": 2,
+    **dict.fromkeys(OF_INPUTS, 65),
+    **dict.fromkeys(["Cluster", "ClusterUnavailable", "MissingDependency"], 69),
+    "OutputExists": 73,
+    "ClusterLost": 75,
+}
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (errors.InvalidParameterError(), 2),
-        (errors.DataError(), 65),
-        (errors.PlanError(), 1),
-        (errors.StatisticsError(), 1),
-        (errors.SolveError(), 1),
-        (errors.StorageError(), 65),
-        (errors.OutputExistsError(), 73),
-        (errors.IntegrityError(), 65),
-        (errors.UnsafeModelError(), 65),
-        (errors.VersionError(), 65),
-        (errors.BlockError(), 1),
-        (errors.BroadcastError(), 1),
-        (errors.ClusterError(), 69),
-        (errors.ClusterUnavailableError(), 69),
-        (errors.ClusterLostError(), 75),
-        (errors.MissingDependencyError(), 69),
-        (ZeroDivisionError(), 1),
-        (KeyboardInterrupt(), 130),
-        (messages.Terminated(), 143),
+        *((getattr(errors, f"{name}Error"), code) for name, code in CODES.items()),
+        (ZeroDivisionError, 1),
+        (KeyboardInterrupt, 130),
+        (messages.Terminated, 143),
     ],
 )
 def test_each_kind_of_error_has_its_exit_code(error, code):
-    assert messages.exit_code(error) == code
+    assert messages.exit_code(error()) == code
 
 
 def fail(*_, **__):

@@ -297,16 +297,18 @@ class TestBadStores:
         with pytest.raises(MissingDependencyError, match=r"pip install rff_dist\[s3\]"):
             open_dataset(f"{scheme}://bucket/a")
 
-    def test_names_of_the_wrong_length(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("name", "value", "message"),
+        [
+            ("feature_names", ["a", "b"], "expected a list of 3 names"),
+            ("rff_dist", {"state": "writing"}, "is unfinished"),
+            ("rff_dist", {}, "is unfinished"),
+        ],
+    )
+    def test_attributes(self, tmp_path, name, value, message):
         foreign(tmp_path / "a")
-        zarr.open_group(tmp_path / "a").attrs["feature_names"] = ["a", "b"]
-        self.refused(tmp_path / "a", "expected a list of 3 names")
-
-    @pytest.mark.parametrize("manifest", [{"state": "writing"}, {}], ids=["begun", "empty"])
-    def test_unfinished_dataset(self, tmp_path, manifest):
-        foreign(tmp_path / "a")
-        zarr.open_group(tmp_path / "a").attrs["rff_dist"] = manifest
-        self.refused(tmp_path / "a", "is unfinished")
+        zarr.open_group(tmp_path / "a").attrs[name] = value
+        self.refused(tmp_path / "a", message)
 
 
 def test_a_store_that_refuses_is_not_called_damaged(tmp_path, monkeypatch):
