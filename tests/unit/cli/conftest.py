@@ -1,7 +1,6 @@
 """What tests of commands begin with."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,17 +51,15 @@ def fit_labels(path: Path, name: str, data: str = "data") -> tuple:
 
 
 @pytest.fixture(scope="session")
-def clusters(tmp_path_factory):
-    """The path of four blobs with labels in text and numbers of groups; the document of clustering them."""
+def clustered(tmp_path_factory):
+    """What is told of clustering four blobs, which have labels in text and numbers of groups."""
     path = tmp_path_factory.mktemp("cluster") / "data.zarr"
     X, y = make_blobs(500, 3, centers=[[0, 0, 0], [5, 0, 0], [0, 5, 0], [0, 0, 5]], random_state=0)
     names = np.array(["north", "east", "south", "west"])[y]
     write_dataset(path, X, names, groups=y, chunk_rows=100, feature_names=["a", "b", "c"])
     options = ["--distances", "--model", path.parent / "model", "--labels", "y"]
     options += ["--plot", path.parent / "clusters.png"]
-    return SimpleNamespace(
-        data=path, written=document("cluster", path, path.parent / "labels.zarr", *SMALL, *options)
-    )
+    return document("cluster", path, path.parent / "labels.zarr", *SMALL, *options)
 
 
 @pytest.fixture(autouse=True)

@@ -18,14 +18,9 @@ from tests.unit.cli.conftest import SMALL
 ENGINE = SerialEngine(1)
 
 
-@pytest.fixture(scope="module")
-def data(clusters):
-    return clusters.data
-
-
-@pytest.fixture(scope="module")
-def written(clusters):
-    return clusters.written
+@pytest.fixture
+def data(clustered):
+    return clustered["data"]
 
 
 def read_array(url, name):
@@ -38,34 +33,34 @@ def fit_here(data):
     return kmeans.fit(dataset, space, LloydOptions(n_clusters=4, n_init=3, seed=2), engine=ENGINE)
 
 
-def test_known_labels_are_compared_as_scikit_learn_does(data, written, tmp_path):
-    known, labels = read_array(data, "groups"), read_array(written["output"], "labels")
-    found = written["agreement"]
+def test_known_labels_are_compared_as_scikit_learn_does(data, clustered, tmp_path):
+    known, labels = read_array(data, "groups"), read_array(clustered["output"], "labels")
+    found = clustered["agreement"]
     assert found["adjusted_rand_index"] == pytest.approx(adjusted_rand_score(known, labels), abs=1e-12)
     assert found["labels"] == ["east", "north", "south", "west"]
     assert np.sum(found["counts"]) == 500
-    again = document("evaluate", written["model"], data, "--y", "y", "--serial")
+    again = document("evaluate", clustered["model"], data, "--y", "y", "--serial")
     assert again["agreement"] == found
-    predicted = document("predict", written["model"], data, tmp_path / "p", "--distances", "--serial")
+    predicted = document("predict", clustered["model"], data, tmp_path / "p", "--distances", "--serial")
     assert predicted["arrays"] == ["labels", "distances"]
     np.testing.assert_array_equal(read_array(tmp_path / "p", "labels"), labels)
-    told = shown("evaluate", written["model"], data, "--y", "groups", "--serial")
+    told = shown("evaluate", clustered["model"], data, "--y", "groups", "--serial")
     assert f"ARI {found['adjusted_rand_index']:.4g}" in told
 
 
-def test_info_describes_the_clusters(written):
-    about = shown("info", written["model"])
+def test_info_describes_the_clusters(clustered):
+    about = shown("info", clustered["model"])
     for words in ("k-means model", "D = 64, fourier", "the least of 3 starts", "gaussian", "columns a, b, c"):
         assert words in about
-    found = document("info", written["model"])
+    found = document("info", clustered["model"])
     assert found["kind"] == "k-means model"
-    assert found["cluster_weights"] == written["sizes"]
+    assert found["cluster_weights"] == clustered["sizes"]
 
 
-def test_a_model_loads_as_the_estimator_and_an_estimator_saves_as_a_model(data, written, tmp_path):
-    model = load_model(written["model"])
+def test_a_model_loads_as_the_estimator_and_an_estimator_saves_as_a_model(data, clustered, tmp_path):
+    model = load_model(clustered["model"])
     assert isinstance(model, RFFKMeans)
-    np.testing.assert_array_equal(model.predict(str(data)), read_array(written["output"], "labels"))
+    np.testing.assert_array_equal(model.predict(str(data)), read_array(clustered["output"], "labels"))
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
     assert (model.n_features_in_, model.n_clusters, model.standardize) == (3, 4, False)
     X = open_dataset(data, y=None).take(np.arange(500))[0]

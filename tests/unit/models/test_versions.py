@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import os
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from rff_dist.errors import (
 from rff_dist.models.versions import RegisteredModel, Registry, code_version
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import Pointer, read_pointer, read_record, swap_pointer, write_record
+from tests.bits import flipped
 from tests.refusals import refuses
 from tests.versions import keep_publishing, publish, whole
 
@@ -283,13 +283,6 @@ def test_pruning_removes_what_publishers_left_who_died_a_day_ago(tmp_path):
 # -- damage -------------------------------------------------------------------------------------------------
 
 
-def json_or_none(content):
-    try:
-        return json.loads(content)
-    except ValueError:
-        return None
-
-
 @pytest.mark.parametrize("name", ["current.json", "versions/1/model.json"])
 def test_every_flipped_byte_of_the_documents_is_noticed(tmp_path, name):
     url = str(tmp_path / "m")
@@ -297,11 +290,7 @@ def test_every_flipped_byte_of_the_documents_is_noticed(tmp_path, name):
     path = tmp_path / "m" / name
     content = path.read_bytes()
     for i in range(0, len(content), 7):
-        damaged = bytearray(content)
-        damaged[i] ^= 0x04
-        path.write_bytes(damaged)
-        if json_or_none(damaged) == json.loads(content):
-            continue  # white space
+        path.write_bytes(flipped(content, 8 * i + 2))
         with refuses(IntegrityError, Path(name).name):
             RegisteredModel(url).current()
     path.write_bytes(content[: len(content) // 2])

@@ -28,6 +28,7 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import changing, read_history
 from rff_dist.storage.writing import write_dataset
+from tests.bits import flipped
 from tests.tables import all_rows, ingest
 
 DTYPES = st.sampled_from(["float32", "float64", "int8", "bool"])
@@ -191,9 +192,7 @@ class TestRefusals:
         X, y = make_rows(1500)
         write(tmp_path / "d", X, y, chunk_rows=1000)
         for chunk in (tmp_path / "d" / "chunks").iterdir():
-            damaged = bytearray(chunk.read_bytes())
-            damaged[3] ^= 1
-            chunk.write_bytes(damaged)
+            chunk.write_bytes(flipped(chunk.read_bytes(), 24))
         with pytest.raises(IntegrityError):
             append_dataset(tmp_path / "d", *make_rows(2))
         assert len(read_history(parse_location(tmp_path / "d"))) == 1

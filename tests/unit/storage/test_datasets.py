@@ -26,6 +26,7 @@ from rff_dist.errors import (
 from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
 from rff_dist.storage.writing import choose_chunk_rows, write_dataset
 from rff_dist.text import redact
+from tests.bits import flipped
 
 LAYOUTS = {"v2": (2, None), "v3": (3, None), "sharded": (3, 20)}
 
@@ -159,9 +160,7 @@ def test_every_flipped_bit_of_our_own_data_is_noticed(tmp_path):
         file = tmp_path / "a" / array / chunk
         content = file.read_bytes()
         for bit in rng.choice(8 * len(content), 60, replace=False).tolist():
-            damaged = bytearray(content)
-            damaged[bit // 8] ^= 1 << bit % 8
-            file.write_bytes(damaged)
+            file.write_bytes(flipped(content, bit))
             with pytest.raises(IntegrityError, match=rf"array '{array}' of .*, rows 32:48 \(chunk 2\)"):
                 dataset.read(Block(0, 0, 64))
         file.write_bytes(content)

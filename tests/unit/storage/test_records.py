@@ -21,6 +21,7 @@ from rff_dist.errors import (
 )
 from rff_dist.storage import documents, locations
 from rff_dist.storage.records import read_record, write_record
+from tests.bits import flipped
 
 METADATA = {"alpha": 0.1, "kernel": {"name": "matern", "nu": 1.5}, "features": ["a", "b"], "none": None}
 NUMBERS = st.one_of(
@@ -83,9 +84,7 @@ def test_every_flipped_bit_of_an_array_is_noticed_and_the_array_named(tmp_path):
     file = arrays_folder(tmp_path / "m") / "coefficients" / "c" / "0" / "0"
     content = file.read_bytes()
     for bit in range(0, 8 * len(content), 7):
-        damaged = bytearray(content)
-        damaged[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(damaged)
+        file.write_bytes(flipped(content, bit))
         with pytest.raises(IntegrityError, match="array 'coefficients' of"):
             read_record(tmp_path / "m")
     file.write_bytes(content)
