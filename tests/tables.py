@@ -5,9 +5,14 @@ import sqlite3
 import pyarrow as pa
 from pyarrow import feather, parquet
 
+from rff_dist import SerialEngine
 from rff_dist.data.blocks import Block
 from rff_dist.recipes.reading import Reading
 from rff_dist.storage.writing import Writing
+from rff_dist.workbench.jobs.places import Source
+from rff_dist.workbench.jobs.predict import predict
+from rff_dist.workbench.jobs.specs import Predict
+from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.tables import ingest as module
 from rff_dist.workbench.tables.encoding import Encoding
 from rff_dist.workbench.tables.queries import Query
@@ -32,6 +37,11 @@ def ingest(
     how = Writing(chunk_rows, overwrite, observer, versioned=versioned and _keeps_versions(url))
     preparing = _preparing(given, recipe)
     return module.ingest(source, url, Roles(**given), how, preparing)
+
+
+def ingest_frame(frame, folder, suffix="feather", **given):
+    """Ingest a frame from a file t.… in a folder into d beside it."""
+    return ingest(save(frame, folder / f"t.{suffix}"), folder / "d", **given)
 
 
 def ingest_parts(source, urls, share, *, by=None, **given):
@@ -63,6 +73,14 @@ def save(frame, path, **how):
             database.close()
             return Query("SELECT * FROM t", f"sqlite:///{path}")
     return path
+
+
+def predict_table(model, source, output, **wanted):
+    """Predict in this process, and return where: of a source, or of data by their place."""
+    source = source if isinstance(source, Source) else Source(data=str(source))
+    job = Predict(model=str(model), source=source, output=str(output), **wanted)
+    predict(job, in_this_process(SerialEngine(1)))
+    return output
 
 
 def all_rows(dataset):

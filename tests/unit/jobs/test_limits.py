@@ -31,20 +31,15 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("limited", "cluster", "n_components", "named"),
+    ("limited", "memory", "n_components", "named"),
     [
-        (Limits(timeout_minutes=1e-5), Cluster(n_workers=2, n_threads=1), 2048, ("timeout_minutes", "1e-05")),
-        (
-            Limits(),
-            Cluster(n_workers=2, n_threads=1, memory="500 MiB"),
-            16_384,
-            ("500.0 MiB", "n_components"),
-        ),
+        (Limits(timeout_minutes=1e-5), None, 2048, ("timeout_minutes", "1e-05")),
+        (Limits(), "500 MiB", 16_384, ("500.0 MiB", "n_components")),
     ],
     ids=["time", "memory"],
 )
 def test_a_fit_that_needs_too_much_is_refused_before_its_cluster_starts(
-    data, tmp_path, limited, cluster, n_components, named
+    data, tmp_path, limited, memory, n_components, named
 ):
     opened = []
 
@@ -53,6 +48,7 @@ def test_a_fit_that_needs_too_much_is_refused_before_its_cluster_starts(
         return nullcontext(SerialEngine(1))
 
     given = {"data": data, "model": str(tmp_path / "model"), **FIT, "n_components": n_components}
+    cluster = Cluster(n_workers=2, n_threads=1, memory=memory)
     runner = Runner(open_engine, limits=limited, cluster=lambda _: cluster)
     with refuses(PlanError, *named):
         train(build(Train, given), runner)

@@ -84,7 +84,7 @@ def run(url, dataset, *, test=None, **options):
     return refresh.update_from(job, dataset, in_this_process(ENGINE), test=test).record
 
 
-def at_once(data, *, without=()):
+def at_once(data):
     """Return the digest of one pass over all rows with the features and grids of the first fit."""
     model = fit(Data())
     statistics = passes.accumulate(data.now, model.feature_map, engine=ENGINE, spec=model.statistics.spec)

@@ -1,13 +1,14 @@
 """One run at a time holds a folder, whoever else tries; elsewhere the one that publishes first wins."""
 
+import contextlib
 import contextvars
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -200,23 +201,18 @@ def test_of_many_that_take_and_release_a_lock_one_holds_it_at_a_time(tmp_path):
     """Each release removes the file, so another file may be locked at the same moment."""
     now, most, in_total = 0, 0, 0
 
-    def run() -> None:
+    def run(_: int) -> None:
         nonlocal now, most, in_total
         for _ in range(200):
-            try:
-                with output_places._locked(parse_location(tmp_path / "model"), "one"):
-                    now, in_total = now + 1, in_total + 1
-                    most = max(most, now)
-                    time.sleep(0)
-                    now -= 1
-            except OutputBusyError:
-                pass
+            place = output_places._locked(parse_location(tmp_path / "model"), "one")
+            with contextlib.suppress(OutputBusyError), place:
+                now, in_total = now + 1, in_total + 1
+                most = max(most, now)
+                time.sleep(0)
+                now -= 1
 
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
     assert most == 1
     assert in_total > 4
     assert list(tmp_path.iterdir()) == []

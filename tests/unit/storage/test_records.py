@@ -2,6 +2,7 @@ import json
 import pickle
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -250,14 +251,13 @@ class TestOverwriting:
                 seen.append((record.metadata["i"], *values.tolist()))
 
         write_record(url, kind="k", metadata={"i": 0}, arrays={"a": np.zeros(1000)}, overwrite=True)
-        reader = threading.Thread(target=read)
-        reader.start()
-        for i in range(1, 40):
-            write_record(
-                url, kind="k", metadata={"i": i}, arrays={"a": np.full(1000, float(i))}, overwrite=True
-            )
-        done.set()
-        reader.join()
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(read)
+            for i in range(1, 40):
+                arrays = {"a": np.full(1000, float(i))}
+                write_record(url, kind="k", metadata={"i": i}, arrays=arrays, overwrite=True)
+            done.set()
+        assert reading.exception() is None
         assert seen
         assert all(len(entry) == 2 and entry[0] == entry[1] for entry in seen)
         assert [entry[0] for entry in seen] == sorted(entry[0] for entry in seen)

@@ -11,7 +11,7 @@ from rff_dist.recipes.recipes import Recipe, encode_table, recipe_of
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from tests.refusals import refuses
-from tests.tables import all_rows, ingest, ingest_more, save
+from tests.tables import all_rows, ingest, ingest_frame, ingest_more, save
 
 N = 60
 NUMBERS = np.random.default_rng(0).uniform(1000, 10**6, N).round(2)
@@ -46,8 +46,7 @@ OTHERS = ["parquet", "feather", "jsonl", "db"]
 def test_numbers_in_text_are_numbers_whatever_holds_them(tmp_path, written, suffix):
     texts = [WRITTEN[written](value) for value in NUMBERS]
     frame = pd.DataFrame({"price": texts, "x": texts, "k": ["a", "b"] * (N // 2)})
-    source = save(frame, tmp_path / f"t.{suffix}")
-    dataset = ingest(source, tmp_path / "d", target="price")
+    dataset = ingest_frame(frame, tmp_path, suffix, target="price")
     np.testing.assert_array_equal(all_rows(dataset).y[:, 0], NUMBERS)
     np.testing.assert_array_equal(all_rows(dataset).X[:, 0], NUMBERS)
     (notes,) = dataset.attributes["recipe"]["notes"].values()
@@ -89,8 +88,8 @@ def test_points_group_thousands_in_files_with_decimal_commas(tmp_path):
     ],
 )
 def test_what_is_a_number(tmp_path, texts, expected):
-    source = save(pd.DataFrame({"a": texts, "b": range(N)}), tmp_path / "t.parquet")
-    dataset = ingest(source, tmp_path / "d", columns=["a"], impute="median")
+    frame = pd.DataFrame({"a": texts, "b": range(N)})
+    dataset = ingest_frame(frame, tmp_path, "parquet", columns=["a"], impute="median")
     assert all_rows(dataset).X[0, 0] == expected
     absent = recipe_of(dataset.attributes).notations["a"].missing
     assert set(absent) == set(texts) & {"-", "None", "unknown"}
@@ -108,8 +107,7 @@ def test_what_is_a_number(tmp_path, texts, expected):
     ],
 )
 def test_what_stays_text(tmp_path, texts):
-    source = save(pd.DataFrame({"a": texts}), tmp_path / "t.parquet")
-    dataset = ingest(source, tmp_path / "d")
+    dataset = ingest_frame(pd.DataFrame({"a": texts}), tmp_path, "parquet")
     assert all(name.startswith("a=") for name in dataset.feature_names)
 
 
@@ -128,9 +126,8 @@ def test_ids_and_groups_are_as_they_are_written(tmp_path):
 def test_a_later_text_that_does_not_fit_is_refused_with_its_row(tmp_path, late, suffix):
     texts = [f"$ {value:,.2f}" for value in np.random.default_rng(0).uniform(0, 10**5, 120_000)]
     texts[119_990] = late
-    source = save(pd.DataFrame({"price": texts, "x": range(len(texts))}), tmp_path / f"t.{suffix}")
     with refuses(DataError, f"t.{suffix}", "row 119991", "'price'", f"'{late}'", "number in $"):
-        ingest(source, tmp_path / "d", target="price")
+        ingest_frame(pd.DataFrame({"price": texts, "x": range(len(texts))}), tmp_path, suffix, target="price")
     assert not (tmp_path / "d").exists()
 
 
@@ -144,9 +141,7 @@ STYLES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S.%f", "%d.%m.%Y", "
 def test_dates_in_text_are_dates_whatever_holds_them(tmp_path, style, suffix):
     days = pd.Series(pd.date_range("2023-12-30", periods=N, freq="D"))
     frame = pd.DataFrame({"day": days.dt.strftime(style), "x": range(N)})
-    dataset = ingest(
-        save(frame, tmp_path / f"t.{suffix}"), tmp_path / "d", columns=["day"], dates=["elapsed-days"]
-    )
+    dataset = ingest_frame(frame, tmp_path, suffix, columns=["day"], dates=["elapsed-days"])
     since = (days - pd.Timestamp("1970-01-01")).dt.days
     np.testing.assert_array_equal(all_rows(dataset).X[:, 0], since)
     recipe = recipe_of(dataset.attributes)
@@ -156,8 +151,7 @@ def test_dates_in_text_are_dates_whatever_holds_them(tmp_path, style, suffix):
 
 def test_zones_are_taken_into_account(tmp_path):
     texts = ["2024-01-01T12:00:00Z", "2024-01-01T12:00:00+12:00", "2024-01-01T12:00:00.123456789-0600"]
-    source = save(pd.DataFrame({"when": texts}), tmp_path / "t.parquet")
-    dataset = ingest(source, tmp_path / "d", dates=["hour"])
+    dataset = ingest_frame(pd.DataFrame({"when": texts}), tmp_path, "parquet", dates=["hour"])
     np.testing.assert_allclose(all_rows(dataset).X[:, 0], [12, 0, 18], rtol=1e-4)
 
 

@@ -15,7 +15,7 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.workbench.tables.learn import fold_of_rows
 from tests.refusals import refuses
-from tests.tables import all_rows, ingest, ingest_more, ingest_parts, save
+from tests.tables import all_rows, ingest, ingest_frame, ingest_more, ingest_parts, save
 
 
 @pytest.fixture
@@ -46,13 +46,13 @@ def values_in(url, name):
 
 class TestLevels:
     def test_become_what_one_hot_encoders_make_of_them(self, tmp_path, frame):
-        dataset = ingest(save(frame, tmp_path / "t.feather"), tmp_path / "d", columns=["colour"])
+        dataset = ingest_frame(frame, tmp_path, columns=["colour"])
         expected = OneHotEncoder(sparse_output=False).fit_transform(frame[["colour"]])
         np.testing.assert_array_equal(X_of(dataset), expected)
         assert dataset.dtype == np.float32
 
     def test_above_a_hundred_without_targets_share_a_column(self, tmp_path, frame):
-        dataset = ingest(save(frame, tmp_path / "t.feather"), tmp_path / "d", columns=["town"])
+        dataset = ingest_frame(frame, tmp_path, columns=["town"])
         counts = frame["town"].value_counts()
         assert X_of(dataset).shape == (3000, 101)
         kept = [name.removeprefix("town=") for name in dataset.feature_names[:-1]]
@@ -62,7 +62,7 @@ class TestLevels:
     @pytest.mark.parametrize("target", ["price", "sold", "colour"])
     def test_become_the_means_of_target_encoders(self, tmp_path, frame, target):
         """scikit-learn's formula in another order of sums: equal up to rounding."""
-        dataset = ingest(save(frame, tmp_path / "t.feather"), tmp_path / "d", target=target, columns=["town"])
+        dataset = ingest_frame(frame, tmp_path, target=target, columns=["town"])
         kind = {"price": "continuous", "sold": "binary", "colour": "multiclass"}[target]
         X, y = frame[["town"]], frame[target].to_numpy()
         folds, found = fold_of_rows(0, len(frame)), X_of(dataset)
@@ -79,17 +79,16 @@ class TestLevels:
         """On noise the means of all rows would predict the targets they were made of."""
         rng = np.random.default_rng(0)
         frame = pd.DataFrame({"k": rng.integers(0, 900, 3000).astype(str), "y": rng.standard_normal(3000)})
-        source = save(frame, tmp_path / "t.feather")
-        dataset = ingest(source, tmp_path / "d", target="y", categories="target")
+        dataset = ingest_frame(frame, tmp_path, target="y", categories="target")
         assert abs(np.corrcoef(X_of(dataset)[:, 0], frame["y"])[0, 1]) < 0.1  # 5 deviations of 1/√3000
 
     def test_that_are_all_different_are_left_out_and_said(self, tmp_path, frame):
-        dataset = ingest(save(frame, tmp_path / "t.feather"), tmp_path / "d", target="price")
+        dataset = ingest_frame(frame, tmp_path, target="price")
         left_out = dataset.attributes["recipe"]["left_out"]
         assert left_out == {"order": "its texts rarely come twice: 3,000 in 3,000 rows"}
 
     def test_that_are_new_have_their_place(self, tmp_path, frame):
-        dataset = ingest(save(frame, tmp_path / "t.feather"), tmp_path / "d", columns=["colour"])
+        dataset = ingest_frame(frame, tmp_path, columns=["colour"])
         recipe = recipe_of(dataset.attributes)
         encoded = recipe.encode(pa.record_batch({"colour": ["pink", "red", None, ""]}))
         np.testing.assert_array_equal(encoded, [[0, 0, 0], [0, 0, 1], [np.nan] * 3, [np.nan] * 3])
@@ -100,8 +99,7 @@ class TestMissingValues:
     def test_become_what_imputers_make_of_them(self, tmp_path, frame, how):
         frame["area"] = frame["area"].round(1).where(np.arange(3000) % 7 > 0)
         frame["sold"] = frame["sold"].astype("boolean").where(np.arange(3000) % 11 > 0)
-        source = save(frame, tmp_path / "t.feather")
-        dataset = ingest(source, tmp_path / "d", columns=["area", "sold"], impute=how)
+        dataset = ingest_frame(frame, tmp_path, columns=["area", "sold"], impute=how)
         is_marked = how in ("median", "mean")  # the places that were missing stand in further columns
         strategy = "median" if how == "median-only" else how.replace("-", "_")
         imputer = SimpleImputer(strategy=strategy, add_indicator=is_marked)
@@ -116,8 +114,7 @@ class TestMissingValues:
     def test_are_marked_above_one_percent(self, tmp_path, frame, n_missing, is_marked):
         for name in ("area", "when"):
             frame[name] = frame[name].where(np.arange(3000) >= n_missing)
-        source = save(frame[["area", "when"]], tmp_path / "t.feather")
-        dataset = ingest(source, tmp_path / "d", impute="median", dates=["year"])
+        dataset = ingest_frame(frame[["area", "when"]], tmp_path, impute="median", dates=["year"])
         marks = ("area: missing", "when: missing") if is_marked else ()
         assert set(dataset.feature_names) == {"area", "when: year", *marks}
         recipe = Recipe.from_dict(dataset.attributes["recipe"])
@@ -144,8 +141,7 @@ class TestMissingValues:
         n_missing = {"town": 4, "colour": 5, "when": 6, "area": 7}
         for name, n in n_missing.items():
             frame[name] = frame[name].where(np.arange(3000) >= n)
-        source = save(frame, tmp_path / "t.feather")
-        dataset = ingest(source, tmp_path / "d", columns=[*n_missing], target="price", impute="median")
+        dataset = ingest_frame(frame, tmp_path, columns=[*n_missing], target="price", impute="median")
         recipe = Recipe.from_dict(dataset.attributes["recipe"])
         assert [type(part).__name__ for part in recipe.columns] == ["TargetMeans", "OneHot", "Date", "Number"]
         for part in recipe.columns:
@@ -154,16 +150,14 @@ class TestMissingValues:
     def test_medians_of_more_rows_are_off_by_a_percent_of_ranks(self, tmp_path):
         values = np.random.default_rng(0).permutation(100_000).astype(float)
         values[0] = np.nan
-        source = save(pd.DataFrame({"a": values}), tmp_path / "t.feather")
-        recipe = recipe_of(ingest(source, tmp_path / "d", impute="median").attributes)
+        recipe = recipe_of(ingest_frame(pd.DataFrame({"a": values}), tmp_path, impute="median").attributes)
         assert abs(recipe.columns[0].fill - 50_000) < 0.03 * 100_000  # 4 deviations of 0.5/√4096
 
 
 class TestDates:
     def test_have_the_parts_that_pandas_has(self, tmp_path, frame):
         parts = ["year", "month", "day-of-year", "weekday", "hour", "elapsed-days"]
-        source = save(frame, tmp_path / "t.feather")
-        dataset = ingest(source, tmp_path / "d", columns=["when"], dates=parts)
+        dataset = ingest_frame(frame, tmp_path, columns=["when"], dates=parts)
         when = frame["when"].dt
         since = (frame["when"] - pd.Timestamp("1970-01-01")) / pd.Timedelta("1D")
         hour = when.hour + when.minute / 60
@@ -172,19 +166,18 @@ class TestDates:
 
     def test_parts_that_do_not_vary_are_left_out(self, tmp_path):
         days = pd.date_range("2020-01-06", periods=4, freq="7D")
-        source = save(pd.DataFrame({"day": days, "same": days[0]}), tmp_path / "t.feather")
-        dataset = ingest(source, tmp_path / "d")
+        dataset = ingest_frame(pd.DataFrame({"day": days, "same": days[0]}), tmp_path)
         assert dataset.feature_names == ("day: elapsed-days", "day: day-of-year")
         assert dataset.attributes["recipe"]["left_out"] == {"same": "it holds one value only"}
 
     def test_unknown_parts_are_refused(self, tmp_path, frame):
         with refuses(InvalidParameterError, "'elapsed-days'"):
-            ingest(save(frame, tmp_path / "t.feather"), tmp_path / "d", dates=["century"])
+            ingest_frame(frame, tmp_path, dates=["century"])
 
 
 class TestRecipes:
     def test_are_the_same_after_json(self, tmp_path, frame):
-        dataset = ingest(save(frame, tmp_path / "t.feather"), tmp_path / "d", target="price", impute="mean")
+        dataset = ingest_frame(frame, tmp_path, target="price", impute="mean")
         recipe = recipe_of(dataset.attributes)
         again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
         batch = pa.RecordBatch.from_pandas(frame)
