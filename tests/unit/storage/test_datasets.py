@@ -463,11 +463,7 @@ class TestWriting:
             write_dataset(tmp_path / "a", iter(batches))
         assert list(tmp_path.iterdir()) == []
 
-    def test_names_are_kept_and_counted(self, tmp_path):
-        dataset = write_dataset(
-            tmp_path / "a", self.X, self.X, feature_names=["a", "b"], target_names=["c", "d"]
-        )
-        assert (dataset.feature_names, dataset.target_names) == (("a", "b"), ("c", "d"))
+    def test_names_are_counted(self, tmp_path):
         with pytest.raises(DataError, match="`feature_names` has 1 names; expected 2"):
             write_dataset(tmp_path / "b", self.X, feature_names=["a"])
 

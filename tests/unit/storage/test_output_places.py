@@ -83,12 +83,6 @@ def test_a_lease_ends_with_its_context_also_after_an_error(place):
     assert try_to_hold(place) == "held"
 
 
-def test_nothing_is_left_beside_a_local_output(tmp_path):
-    with hold(tmp_path / "model", holder="one"):
-        assert [path.name for path in tmp_path.iterdir()] == [".model.lock"]
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_who_gets_a_local_lease_removes_what_killed_writers_left(tmp_path):
     for name in (".model.partial-0123", ".model.rows-0123", ".model2.partial-0123", ".model.run-0123"):
         (tmp_path / name).mkdir()
