@@ -291,13 +291,6 @@ def test_values_have_the_digits_that_their_deviation_gives_a_meaning():
     assert pages._rounded([3.25, 3.25], 0.0) == ["3.25", "3.25"]
 
 
-def counts_of(page):
-    """Return the page's table of true and predicted classes."""
-    [table] = re.findall(r"<caption>Rows by true class.*?</table>", page.read_text())
-    rows = [re.findall(r"<td>([^<]*)</td>", row)[:-1] for row in table.split("<tr>")[2:]]
-    return np.array(rows, int)
-
-
 @pytest.mark.parametrize("test_rows", [True, False])
 def test_classes_are_judged_by_rows_that_the_model_did_not_see(tmp_path, test_rows):
     rng = np.random.default_rng(2)
@@ -309,12 +302,14 @@ def test_classes_are_judged_by_rows_that_the_model_did_not_see(tmp_path, test_ro
     how = ["--classify", *PLAIN, "--n-components", "512", "--length-scale", "0.5", "--alphas", "0.5,1"]
     how += ["--test", tmp_path / "test"] if test_rows else []
     told, _, _ = report_of(tmp_path, "fit", tmp_path / "data", tmp_path / "m", *how)
-    counts = counts_of(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    [table] = re.findall(r"<caption>Rows by true class.*?</table>", page)
+    rows = [re.findall(r"<td>([^<]*)</td>", row)[:-1] for row in table.split("<tr>")[2:]]
+    counts = np.array(rows, int)
     assert counts.sum() == (100 if test_rows else 300)
     # labels are noise: 1 of 3 is right; four standard errors
     assert np.diag(counts).sum() / counts.sum() < 1 / 3 + 4 * np.sqrt(2 / 9 / counts.sum())
-    lead = (tmp_path / "page.html").read_text().partition('<p class="lead">')[2]
-    for verdict in (told, lead):
+    for verdict in (told, page.partition('<p class="lead">')[2]):
         assert verdict.startswith("No signal was found: the model is not clearly better")
 
 

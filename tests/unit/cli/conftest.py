@@ -1,7 +1,5 @@
 """What tests of commands begin with."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from sklearn.datasets import make_blobs
@@ -39,15 +37,11 @@ def labelled(tmp_path_factory):
     y = np.where(X[:, 0] * X[:, 1] > 0, "same", np.where(X[:, 0] > 1, "far", "other"))
     y[rng.random(400) < 0.1] = "same"
     write_dataset(path / "data", X, y, groups=np.arange(400) // 4, chunk_rows=100)
+    small = (*PLAIN, "--serial", "--n-components", "32", "--alpha", "0.1", "--classify")
     for loss in ("squared", "logistic", "squared_hinge"):
-        found = document(*fit_labels(path, loss), "--loss", loss)
+        found = document("fit", path / "data", path / loss, *small, "--loss", loss)
         assert found["classifier"]["loss"] == loss
     return path
-
-
-def fit_labels(path: Path, name: str, data: str = "data") -> tuple:
-    small = (*PLAIN, "--serial", "--n-components", "32", "--alpha", "0.1")
-    return ("fit", path / data, path / name, *small, "--classify")
 
 
 @pytest.fixture(scope="session")

@@ -7,30 +7,24 @@ from numpy.testing import assert_allclose
 from sklearn import metrics
 
 from rff_dist import load_model, open_dataset, write_dataset
-from rff_dist.data.blocks import Block
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.columns import open_column
 from tests.command_line import PLAIN, document, run, shown
-
-
-def labels_and_scores(path, name, data="data"):
-    """Return the labels, and the model's calibrated scores of explicit features."""
-    model = read_model(path / name)
-    rows = open_dataset(path / data, y=None).read(Block(0, 0, 400))
-    Z = model.feature_map.transform(rows.X, dtype=np.float64)
-    scores = Z @ model.coefficients + model.intercept
-    if (calibration := model.card["classifier"]["calibration"]) is not None:
-        scores = calibration["slope"] * scores + np.array(calibration["intercepts"])
-    return open_column(path / data, "y").read(Block(0, 0, 400)), scores
+from tests.tables import all_rows
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic", "squared_hinge"])
 def test_a_classifier_is_judged_as_scikit_learn_judges_its_labels(labelled, loss):
     found = document("evaluate", labelled / loss, labelled / "data", "--serial")
-    y, scores = labels_and_scores(labelled, loss)
+    model, rows = read_model(labelled / loss), open_dataset(labelled / "data", y=None)
+    Z = model.feature_map.transform(all_rows(rows).X, dtype=np.float64)
+    scores = Z @ model.coefficients + model.intercept
+    if (calibration := model.card["classifier"]["calibration"]) is not None:
+        scores = calibration["slope"] * scores + np.array(calibration["intercepts"])
     classes = np.array(["far", "other", "same"])
     assert [row["label"] for row in found["classes"]] == classes.tolist()
-    matrix = metrics.confusion_matrix(np.array(y.tolist()), classes[scores.argmax(axis=1)])
+    y = open_column(labelled / "data", "y").array[:].tolist()
+    matrix = metrics.confusion_matrix(y, classes[scores.argmax(axis=1)])
     assert found["confusion_matrix"] == matrix.tolist()
     assert found["accuracy"] == pytest.approx(matrix.trace() / 400, rel=1e-12)
     assert (found["log_loss"] is None) == (loss == "squared_hinge")
@@ -45,14 +39,13 @@ def test_predict_writes_labels_and_probabilities(labelled, tmp_path):
     assert plain["arrays"] == ["labels"]
     assert written["arrays"] == ["labels", "probabilities"]
     estimator = load_model(labelled / "squared")
-    X = open_dataset(labelled / "data", y=None).read(Block(0, 0, 400)).X
+    X = all_rows(open_dataset(labelled / "data", y=None)).X
     for name in ("plain", "both"):
         labels = zarr.open_group(tmp_path / name, mode="r")["labels"][:]
         assert labels.tolist() == estimator.predict(X).tolist()
     found = open_dataset(tmp_path / "both", x="probabilities")
     assert found.feature_names == ("far", "other", "same")
-    p = found.read(Block(0, 0, 400)).X
-    assert_allclose(p, estimator.predict_proba(X), rtol=1e-12)
+    assert_allclose(all_rows(found).X, estimator.predict_proba(X), rtol=1e-12)
     assert document("info", tmp_path / "both")["kind"] == "predictions"
 
 

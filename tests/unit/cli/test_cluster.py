@@ -15,8 +15,6 @@ from rff_dist.workbench.jobs import publishing
 from tests.command_line import document, run, shown
 from tests.unit.cli.conftest import SMALL
 
-ENGINE = SerialEngine(1)
-
 
 @pytest.fixture
 def data(clustered):
@@ -25,12 +23,6 @@ def data(clustered):
 
 def read_array(url, name):
     return np.asarray(open_column(url, name).take(np.arange(500)))
-
-
-def fit_here(data):
-    dataset = open_dataset(data, y=None)
-    space = ClusterSpace(kernel=Gaussian(), n_components=64, seed=2)
-    return kmeans.fit(dataset, space, LloydOptions(n_clusters=4, n_init=3, seed=2), engine=ENGINE)
 
 
 def test_known_labels_are_compared_as_scikit_learn_does(data, clustered, tmp_path):
@@ -81,7 +73,10 @@ def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
     several = ["--n-clusters", "4,2", *SMALL[2:], "--model", tmp_path / "model"]
     found = document("cluster", data, tmp_path / "labels.zarr", *several)
     assert (found["n_clusters"], found["n_sampled"]) == (4, 500)
-    assert found["digest"] == fit_here(data).digest()
+    space = ClusterSpace(kernel=Gaussian(), n_components=64, seed=2)
+    options = LloydOptions(n_clusters=4, n_init=3, seed=2)
+    best = kmeans.fit(open_dataset(data, y=None), space, options, engine=SerialEngine(1))
+    assert found["digest"] == best.digest()
     assert [row["n_clusters"] for row in found["candidates"]] == [2, 4]
     assert read_any(tmp_path / "model").card["candidates"] == found["candidates"]
     told = run("cluster", data, tmp_path / "labels.zarr", *several, "--overwrite").stdout

@@ -51,15 +51,10 @@ def test_help_shows_what_people_ask_first_and_help_all_each_option_with_its_whol
     assert "--json" in short
     assert len(short) < len(whole)
     words = " ".join(whole.split())
-    for option in options_of(name):
+    module, _, function = shell.place_of(name).partition(":")
+    for option in getattr(import_module(module), function).default_command.command.options:
         assert f"--{option.name.replace('_', '-')}" in words
         assert " ".join(option.declared.help.split()) in words
-
-
-def options_of(command):
-    """Return the options of a command."""
-    module, _, name = shell.place_of(command).partition(":")
-    return getattr(import_module(module), name).default_command.command.options
 
 
 def test_every_command_is_in_the_help():

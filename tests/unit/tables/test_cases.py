@@ -136,10 +136,6 @@ def sheet(name, write):
     return lambda folder: f"{write(folder)}#{name}"
 
 
-def as_percentages(page, formats):
-    page.set_column("A:A", None, formats["%"])
-
-
 def formulas(page, formats):
     for i, x in enumerate(X):
         page.write_formula(i + 1, 0, f"=B{i + 2}*2", None, "#N/A" if i == 9 else x)
@@ -295,7 +291,10 @@ CASES = {
     "xlsx, the first of two sheets": (xlsx("S", a=X), Read({"a": X}, ("sheet 'S', the first of 2",))),
     "xlsx, a sheet by its name": (sheet("other", xlsx("S", a=X)), Read(SAME)),
     "xlsx, no such sheet": (sheet("May", xlsx("S", a=X)), Refused("'May'.*'S', 'other'")),
-    "xlsx, percentages": (xlsx(None, as_percentages, a=X), Read({"a": X})),
+    "xlsx, percentages": (
+        xlsx(None, lambda page, formats: page.set_column("A:A", None, formats["%"]), a=X),
+        Read({"a": X}),
+    ),
     "xlsx, formulas": (xlsx(None, formulas, a=X, x=X), Read(IMPUTED, options=FILL)),
     "xlsx, numbers with words": (
         xlsx(a=["-" if i == 9 else x for i, x in enumerate(X)], x=X),

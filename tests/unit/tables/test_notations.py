@@ -53,14 +53,10 @@ def test_numbers_in_text_are_numbers_whatever_holds_them(tmp_path, written, suff
     assert any("'price', 'x'" in note and "read as numbers" in note for note in notes)
     recipe = Recipe.from_dict(dataset.attributes["recipe"])
     # one row, which alone could be read otherwise
-    row = frame.assign(x=written_alone(written))[:1]
+    row = frame.assign(x=WRITTEN[written](1234).replace(".00", "").replace(",00", ""))[:1]
     assert encode_table(recipe, row)[0, 0] == 1234
     save(row, tmp_path / "one.csv")
     assert all_rows(ingest(tmp_path / "one.csv", tmp_path / "e", recipe=recipe)).X[0, 0] == 1234
-
-
-def written_alone(written):
-    return WRITTEN[written](1234).replace(".00", "").replace(",00", "")
 
 
 def test_points_group_thousands_in_files_with_decimal_commas(tmp_path):
