@@ -13,10 +13,6 @@ from tests.refusals import refuses
 from tests.tables import all_rows, ingest, ingest_more
 
 
-def X_of(dataset):
-    return all_rows(dataset).X
-
-
 @pytest.fixture
 def numbers():
     return pd.DataFrame(np.random.default_rng(0).standard_normal((200, 3)), columns=["a", "b", "c d"])
@@ -30,7 +26,7 @@ def test_delimiter_header_and_decimal_point_are_found(tmp_path, numbers, delimit
         pytest.skip("ambiguous")
     numbers.to_csv(tmp_path / "t.csv", sep=delimiter, header=header, decimal=decimal, index=False)
     dataset = ingest(tmp_path / "t.csv", tmp_path / "d")
-    np.testing.assert_array_equal(X_of(dataset), numbers)
+    np.testing.assert_array_equal(all_rows(dataset).X, numbers)
     assert dataset.feature_names == (tuple(numbers) if header else ("0", "1", "2"))
     assert bool(dataset.attributes["recipe"]["notes"]) == (not header or delimiter != ",")
 
@@ -70,7 +66,7 @@ def test_a_file_of_many_blocks_keeps_the_order_and_the_bits_of_its_rows(tmp_path
     frame.to_csv(tmp_path / "t.csv", index=False)
     assert (tmp_path / "t.csv").stat().st_size > 5 * 2**20
     dataset = ingest(tmp_path / "t.csv", tmp_path / "d", chunk_rows=5_000)
-    assert X_of(dataset).tobytes() == frame.to_numpy().tobytes()
+    assert all_rows(dataset).X.tobytes() == frame.to_numpy().tobytes()
     with (tmp_path / "t.csv").open("a") as file:
         file.write("300000,no number\n")
     with refuses(DataError, "300002", "'no number'"):
@@ -83,7 +79,7 @@ def test_a_block_may_end_within_a_quoted_text(tmp_path):
     (tmp_path / "t.csv").write_text(f"row,said\n{rows}")
     assert (tmp_path / "t.csv").stat().st_size > 2**20  # of a block
     dataset = ingest(tmp_path / "t.csv", tmp_path / "d", drop=["said"])
-    np.testing.assert_array_equal(X_of(dataset)[:, 0], np.arange(8_000))
+    np.testing.assert_array_equal(all_rows(dataset).X[:, 0], np.arange(8_000))
 
 
 def test_what_is_given_is_not_looked_for(tmp_path):
@@ -149,7 +145,7 @@ class TestIndex:
         frame.to_csv(tmp_path / "1.csv")
         (-frame).to_csv(tmp_path / "2.csv")
         dataset = ingest([tmp_path / "1.csv", tmp_path / "2.csv"], tmp_path / "d")
-        np.testing.assert_array_equal(X_of(dataset)[:, 0], [*frame["x"], *-frame["x"]])
+        np.testing.assert_array_equal(all_rows(dataset).X[:, 0], [*frame["x"], *-frame["x"]])
 
     @pytest.mark.parametrize("has_index", [True, False])
     def test_may_be_there_or_not_in_later_tables(self, tmp_path, numbers, has_index):
@@ -159,4 +155,4 @@ class TestIndex:
         numbers[:1].to_csv(tmp_path / "2.csv", index=has_index)
         assert ingest_more(tmp_path / "2.csv", tmp_path / "d").n_after == 301
         dataset = ingest(tmp_path / "2.csv", tmp_path / "e", recipe=recipe)
-        np.testing.assert_array_equal(X_of(dataset), numbers[["x"]][:1])
+        np.testing.assert_array_equal(all_rows(dataset).X, numbers[["x"]][:1])

@@ -36,10 +36,6 @@ def frame():
     return frame
 
 
-def X_of(dataset):
-    return all_rows(dataset).X
-
-
 def values_in(url, name):
     return set(open_column(url, name).array[:].tolist())
 
@@ -48,16 +44,16 @@ class TestLevels:
     def test_become_what_one_hot_encoders_make_of_them(self, tmp_path, frame):
         dataset = ingest_frame(frame, tmp_path, columns=["colour"])
         expected = OneHotEncoder(sparse_output=False).fit_transform(frame[["colour"]])
-        np.testing.assert_array_equal(X_of(dataset), expected)
+        np.testing.assert_array_equal(all_rows(dataset).X, expected)
         assert dataset.dtype == np.float32
 
     def test_above_a_hundred_without_targets_share_a_column(self, tmp_path, frame):
         dataset = ingest_frame(frame, tmp_path, columns=["town"])
         counts = frame["town"].value_counts()
-        assert X_of(dataset).shape == (3000, 101)
+        assert all_rows(dataset).X.shape == (3000, 101)
         kept = [name.removeprefix("town=") for name in dataset.feature_names[:-1]]
         assert counts[kept].min() >= counts.drop(kept).max()
-        np.testing.assert_array_equal(X_of(dataset)[:, -1], ~frame["town"].isin(kept))
+        np.testing.assert_array_equal(all_rows(dataset).X[:, -1], ~frame["town"].isin(kept))
 
     @pytest.mark.parametrize("target", ["price", "sold", "colour"])
     def test_become_the_means_of_target_encoders(self, tmp_path, frame, target):
@@ -65,7 +61,7 @@ class TestLevels:
         dataset = ingest_frame(frame, tmp_path, target=target, columns=["town"])
         kind = {"price": "continuous", "sold": "binary", "colour": "multiclass"}[target]
         X, y = frame[["town"]], frame[target].to_numpy()
-        folds, found = fold_of_rows(0, len(frame)), X_of(dataset)
+        folds, found = fold_of_rows(0, len(frame)), all_rows(dataset).X
         for fold in range(5):
             others = folds != fold
             oracle = TargetEncoder(target_type=kind).fit(X[others], y[others])
@@ -80,7 +76,7 @@ class TestLevels:
         rng = np.random.default_rng(0)
         frame = pd.DataFrame({"k": rng.integers(0, 900, 3000).astype(str), "y": rng.standard_normal(3000)})
         dataset = ingest_frame(frame, tmp_path, target="y", categories="target")
-        assert abs(np.corrcoef(X_of(dataset)[:, 0], frame["y"])[0, 1]) < 0.1  # 5 deviations of 1/√3000
+        assert abs(np.corrcoef(all_rows(dataset).X[:, 0], frame["y"])[0, 1]) < 0.1  # 5 deviations of 1/√3000
 
     def test_that_are_all_different_are_left_out_and_said(self, tmp_path, frame):
         dataset = ingest_frame(frame, tmp_path, target="price")
@@ -106,7 +102,7 @@ class TestMissingValues:
         values = frame[["area", "sold"]].astype("Float64").to_numpy(np.float64, na_value=np.nan)
         expected = imputer.fit_transform(values)
         expected = expected[:, [0, 2, 1, 3]] if is_marked else expected
-        np.testing.assert_allclose(X_of(dataset), expected, rtol=1e-12)
+        np.testing.assert_allclose(all_rows(dataset).X, expected, rtol=1e-12)
         names = ("area", "area: missing", "sold", "sold: missing")
         assert dataset.feature_names == (names if is_marked else names[::2])
 
@@ -129,11 +125,11 @@ class TestMissingValues:
         frame["colour"] = frame["colour"].where(np.arange(3000) % 5 > 0)
         source = save(frame, tmp_path / "t.feather")
         dataset = ingest(source, tmp_path / "d", columns=["colour"], impute="median")
-        np.testing.assert_array_equal(X_of(dataset)[:, 0], frame["colour"].isna())
+        np.testing.assert_array_equal(all_rows(dataset).X[:, 0], frame["colour"].isna())
         most = frame["colour"].mode()[0]
         dataset = ingest(source, tmp_path / "e", columns=["colour"], impute="most-frequent")
         at = dataset.feature_names.index(f"colour={most}")
-        np.testing.assert_array_equal(X_of(dataset)[:, at], frame["colour"].fillna(most) == most)
+        np.testing.assert_array_equal(all_rows(dataset).X[:, at], frame["colour"].fillna(most) == most)
         with refuses(DataError, "1", "'colour'"):
             ingest(source, tmp_path / "f", columns=["colour"])
 
@@ -162,7 +158,7 @@ class TestDates:
         since = (frame["when"] - pd.Timestamp("1970-01-01")) / pd.Timedelta("1D")
         hour = when.hour + when.minute / 60
         expected = [when.year, when.month, when.day_of_year, when.day_of_week, hour, since]
-        np.testing.assert_allclose(X_of(dataset), np.column_stack(expected), rtol=1e-14)
+        np.testing.assert_allclose(all_rows(dataset).X, np.column_stack(expected), rtol=1e-14)
 
     def test_parts_that_do_not_vary_are_left_out(self, tmp_path):
         days = pd.date_range("2020-01-06", periods=4, freq="7D")
@@ -193,7 +189,7 @@ class TestRecipes:
         frame[2000:].to_csv(tmp_path / "2.csv", index=False)
         found = ingest_more(tmp_path / "2.csv", tmp_path / "d")
         assert (found.n_before, found.n_after) == (2000, 3000)
-        d, w = (X_of(open_dataset(tmp_path / name)) for name in "dw")
+        d, w = (all_rows(open_dataset(tmp_path / name)).X for name in "dw")
         np.testing.assert_array_equal(d, w)
 
     def test_of_rows_held_out_hold_nothing_of_them(self, tmp_path, frame):
@@ -208,7 +204,8 @@ class TestRecipes:
         oracle = TargetEncoder(target_type="continuous").fit(kept[["town"]], kept["price"])
         of_test = frame[frame["order"].isin(ids[1])]
         at = train.feature_names.index("town: mean")
-        np.testing.assert_allclose(X_of(test)[:, at], oracle.transform(of_test[["town"]])[:, 0], rtol=1e-9)
+        found, expected = all_rows(test).X[:, at], oracle.transform(of_test[["town"]])[:, 0]
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
         assert test.attributes["recipe"] == train.attributes["recipe"]
 
     @pytest.mark.parametrize(
@@ -247,7 +244,7 @@ class TestRecipes:
         source = save(table, tmp_path / f"t.{kind}")
         train, test = ingest_parts(source, urls, 0.25, by="day", target="y", drop=dropped)
         at = train.feature_names.index("x")
-        train_days, test_days = (X_of(one)[:, at] // 3 for one in (train, test))
+        train_days, test_days = (all_rows(one).X[:, at] // 3 for one in (train, test))
         assert train_days.max() < test_days.min()
         assert train.n_samples + test.n_samples == n
         assert abs(test.n_samples - n / 4) <= 3
