@@ -1,4 +1,4 @@
-"""What tells results apart to the bit, and results of every kind of sums."""
+"""What tells results apart to the bit, results of every kind of sums, and bits that are flipped."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -13,6 +13,13 @@ from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.inspection import count_labels
 from rff_dist.storage.columns import as_column
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    """Return bytes of which one bit is another."""
+    damaged = bytearray(content)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
 
 
 def bits_of(value: Any) -> Any:

@@ -38,6 +38,13 @@ def document(*arguments):
     return json.loads(result.stdout)
 
 
+def shown(*arguments):
+    """Return the words that a command that succeeds shows, wherever its lines end."""
+    result = run(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return " ".join(result.stdout.split())
+
+
 def refusal(code, *arguments):
     """Return the message of a command that must fail: one line, and at most one for the next step."""
     result = run(*arguments)

@@ -235,12 +235,8 @@ def test_compose_mounts_files_that_exist_and_certificates_that_the_script_makes(
 # -- Kubernetes ------------------------------------------------------------------------------------------
 
 
-def kubernetes_resources() -> Iterator[dict[str, Any]]:
-    for name in load("kubernetes/kustomization.yaml")["resources"]:
-        yield from load_all(f"kubernetes/{name}")
-
-
-RESOURCES = list(kubernetes_resources())
+KUSTOMIZATION = load("kubernetes/kustomization.yaml")
+RESOURCES = [one for name in KUSTOMIZATION["resources"] for one in load_all(f"kubernetes/{name}")]
 CLUSTER = next(resource for resource in RESOURCES if resource["kind"] == "DaskCluster")
 PREFECT_WORKER = next(resource for resource in RESOURCES if resource["kind"] == "Deployment")
 PODS = {
@@ -251,13 +247,12 @@ PODS = {
 
 
 def test_all_kubernetes_files_are_used_but_for_the_example():
-    kustomization = load("kubernetes/kustomization.yaml")
-    used = {*kustomization["resources"], *kustomization["configurations"], "kustomization.yaml"}
+    used = {*KUSTOMIZATION["resources"], *KUSTOMIZATION["configurations"], "kustomization.yaml"}
     assert {path.name for path in (DEPLOY / "kubernetes").iterdir()} - used == {"secrets.example.yaml"}
 
 
 def test_kustomization_names_the_registry_of_every_image():
-    images = load("kubernetes/kustomization.yaml")["images"]
+    images = KUSTOMIZATION["images"]
     for image in images:
         assert set(image) in ({"name", "newName", "newTag"}, {"name", "newName", "digest"})
         assert DIGEST.fullmatch(image.get("digest", "sha256:" + 64 * "0"))
@@ -331,7 +326,7 @@ def test_kubernetes_cluster_speaks_tls_only():
         for entry in container["env"]
         if entry["name"] in ("RFF_DIST_SCHEDULER", "DASK_SCHEDULER_ADDRESS")
     ]
-    name, namespace = CLUSTER["metadata"]["name"], load("kubernetes/kustomization.yaml")["namespace"]
+    name, namespace = CLUSTER["metadata"]["name"], KUSTOMIZATION["namespace"]
     assert addresses == [f"tls://{name}-scheduler.{namespace}.svc.cluster.local:8786"] * 2
 
 
@@ -525,6 +520,7 @@ def test_dashboard_asks_only_for_metrics_that_exist():
     import distributed.http.scheduler.prometheus.core
     import distributed.http.scheduler.prometheus.semaphore
     import distributed.http.worker.prometheus.core
+    from prometheus_client import REGISTRY
 
     from rff_dist.engines.prometheus import pass_counters
 
@@ -532,7 +528,9 @@ def test_dashboard_asks_only_for_metrics_that_exist():
     expressions = [t["expr"] for panel in dashboard["panels"] for t in panel.get("targets", [])]
     asked = set(re.findall(r"\b(?:rff_dist|dask|process)_\w+", " ".join(expressions)))
     ours = {metric for metric in asked if metric.startswith("rff_dist_")}
-    assert ours == _exported(pass_counters())
+    pass_counters().count_block("test", "1", 0, n_samples=1, n_bytes=1, seconds=1.0)
+    families = [family for family in REGISTRY.collect() if family.name.startswith("rff_dist_")]
+    assert ours == {s.name for family in families for s in family.samples if s.name.endswith("_total")}
     dask = {metric for metric in asked if metric.startswith("dask_")}
     assert dask
     for metric in dask:
@@ -542,14 +540,6 @@ def test_dashboard_asks_only_for_metrics_that_exist():
         stem = re.sub(r"(_seconds|_total)+$", "", name)
         assert f'"{stem}' in Path(module.__file__).read_text(encoding="utf-8"), metric
     assert asked - ours - dask == {"process_resident_memory_bytes"}
-
-
-def _exported(counters: Any) -> set[str]:
-    from prometheus_client import REGISTRY
-
-    counters.count_block("test", "1", 0, n_samples=1, n_bytes=1, seconds=1.0)
-    families = [family for family in REGISTRY.collect() if family.name.startswith("rff_dist_")]
-    return {s.name for family in families for s in family.samples if s.name.endswith("_total")}
 
 
 def test_prometheus_finds_the_services_of_compose():

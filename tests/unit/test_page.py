@@ -6,7 +6,6 @@ import subprocess
 from base64 import b64encode
 from html import escape
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +82,13 @@ def check_readable(path):
     return page, " ".join(" ".join(page.words).split())
 
 
+def report_of(folder, command, *words):
+    """Do a job that writes a page, and return what its command shows, the page, and the page's words."""
+    done = run(command, *words, "--serial", "--report", folder / "page.html")
+    assert done.exit_code == 0, done.stderr
+    return done.stdout, *check_readable(folder / "page.html")
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A dataset whose target depends on its first column much, on its second little, on its third not."""
@@ -121,7 +127,6 @@ def test_the_page_names_use_options_commit_and_products(trained, tmp_path, monke
     monkeypatch.setattr("rff_dist.products.choice.WORTH_MEASURING", 0.0)
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    words = ["fit", trained / "data", "model", *PLAIN, "--alpha", "1", "--serial", "--n-components", "16"]
     (tmp_path / "card.toml").write_text('intended_use = "prices <here>"\nlimits = "not elsewhere"')
     assert pages.commit_of_folder() is None
     (tmp_path / "file").write_text("one")
@@ -130,8 +135,9 @@ def test_the_page_names_use_options_commit_and_products(trained, tmp_path, monke
     head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
     assert pages.commit_of_folder() == head.stdout.strip()
     (tmp_path / "file").write_text("two")
-    assert run(*words, "--report", "page.html", "--card", "card.toml").exit_code == 0
-    text, _, found = check_readable(tmp_path / "page.html")[1].rpartition("Provenance")
+    how = [*PLAIN, "--alpha", "1", "--n-components", "16", "--card", "card.toml"]
+    *_, words = report_of(tmp_path, "fit", trained / "data", "model", *how)
+    text, _, found = words.rpartition("Provenance")
     assert "intended use prices <here> limits not elsewhere" in text
     assert re.search(r"options [^ ]+ = .*n_components = 16.* seed 0 ", found)
     assert f"git commit {head.stdout.strip()}, with changes that are not committed" in found
@@ -268,9 +274,8 @@ def test_the_page_says_what_was_done_to_a_tables_columns(tmp_path):
     lines = [f"{'ab'[i % 2]},{i % 7 or ''},{i},{100 if i == 60 else i % 7 + i % 2},r{i}" for i in range(100)]
     (tmp_path / "t.csv").write_text("\n".join(["kind,size,code,y,name", *lines]))
     ingest(tmp_path / "t.csv", tmp_path / "data", target="y", drop=["code"], impute="median", id="name")
-    words = ["fit", tmp_path / "data", tmp_path / "m", "--serial", "--n-components", "16", "--alpha", "1"]
-    assert run(*words, *PLAIN, "--report", tmp_path / "page.html").exit_code == 0
-    _, words = check_readable(tmp_path / "page.html")
+    small = ["--n-components", "16", "--alpha", "1", *PLAIN]
+    _, _, words = report_of(tmp_path, "fit", tmp_path / "data", tmp_path / "m", *small)
     assert "kind one-hot, 2 levels: " in words.replace("  ", " ")
     assert "15 missing values become" in words
     worst = words.partition("Rows with the largest errors id ")[2]
@@ -286,13 +291,6 @@ def test_values_have_the_digits_that_their_deviation_gives_a_meaning():
     assert pages._rounded([3.25, 3.25], 0.0) == ["3.25", "3.25"]
 
 
-def counts_of(page):
-    """Return the page's table of true and predicted classes."""
-    [table] = re.findall(r"<caption>Rows by true class.*?</table>", page.read_text())
-    rows = [re.findall(r"<td>([^<]*)</td>", row)[:-1] for row in table.split("<tr>")[2:]]
-    return np.array(rows, int)
-
-
 @pytest.mark.parametrize("test_rows", [True, False])
 def test_classes_are_judged_by_rows_that_the_model_did_not_see(tmp_path, test_rows):
     rng = np.random.default_rng(2)
@@ -300,20 +298,19 @@ def test_classes_are_judged_by_rows_that_the_model_did_not_see(tmp_path, test_ro
     names = np.array(["a", "b", "c"])
     write_dataset(tmp_path / "data", X[:300], names[y[:300]])
     write_dataset(tmp_path / "test", X[300:], names[y[300:]])
-    words = ["fit", tmp_path / "data", tmp_path / "m", "--classify", "--serial", *PLAIN]
     # so short a length scale that training rows would all be right
-    words += ["--n-components", "512", "--length-scale", "0.5", "--alphas", "0.5,1"]
-    words += ["--test", tmp_path / "test"] if test_rows else []
-    found = run(*words, "--report", tmp_path / "page.html")
-    assert found.exit_code == 0, found.stderr
-    counts = counts_of(tmp_path / "page.html")
+    how = ["--classify", *PLAIN, "--n-components", "512", "--length-scale", "0.5", "--alphas", "0.5,1"]
+    how += ["--test", tmp_path / "test"] if test_rows else []
+    told, _, _ = report_of(tmp_path, "fit", tmp_path / "data", tmp_path / "m", *how)
+    page = (tmp_path / "page.html").read_text()
+    [table] = re.findall(r"<caption>Rows by true class.*?</table>", page)
+    rows = [re.findall(r"<td>([^<]*)</td>", row)[:-1] for row in table.split("<tr>")[2:]]
+    counts = np.array(rows, int)
     assert counts.sum() == (100 if test_rows else 300)
     # labels are noise: 1 of 3 is right; four standard errors
     assert np.diag(counts).sum() / counts.sum() < 1 / 3 + 4 * np.sqrt(2 / 9 / counts.sum())
-    assert found.stdout.startswith("No signal was found: the model is not clearly better")
-    _, words = check_readable(tmp_path / "page.html")
-    lead = Path(tmp_path / "page.html").read_text().partition('<p class="lead">')[2]
-    assert lead.startswith("No signal was found: the model is not clearly better")
+    for verdict in (told, page.partition('<p class="lead">')[2]):
+        assert verdict.startswith("No signal was found: the model is not clearly better")
 
 
 def test_the_page_of_a_classifier_has_its_confusion_and_calibration(tmp_path):
@@ -321,9 +318,8 @@ def test_the_page_of_a_classifier_has_its_confusion_and_calibration(tmp_path):
     X = rng.standard_normal((300, 2))
     y = np.array(["a", "b", "c"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 1)]
     write_dataset(tmp_path / "data", X, y)
-    words = ["fit", tmp_path / "data", tmp_path / "m", "--classify", "--serial", "--n-components", "32"]
-    assert run(*words, "--report", tmp_path / "page.html").exit_code == 0
-    page, words = check_readable(tmp_path / "page.html")
+    how = ["--classify", "--n-components", "32"]
+    _, page, words = report_of(tmp_path, "fit", tmp_path / "data", tmp_path / "m", *how)
     assert "predicted a" in words
     assert "how much log loss (nats) rises when the column is shuffled" in words
     assert "the mean predicted probability of each class" in words
@@ -338,10 +334,8 @@ def test_the_page_of_clusters_has_sizes_map_and_rows_that_stand_for_them(tmp_pat
     rng = np.random.default_rng(3)
     X = np.concatenate([rng.normal(centre, 0.1, (100, 2)) for centre in (0, 5, 9)])
     write_dataset(tmp_path / "data", X)
-    words = ["--n-clusters", "2,3", "--serial", "--n-components", "64", "--report", tmp_path / "page.html"]
-    result = run("cluster", tmp_path / "data", tmp_path / "labels", *words)
-    assert result.exit_code == 0, result.stderr
-    _, words = check_readable(tmp_path / "page.html")
+    how = ["--n-clusters", "2,3", "--n-components", "64"]
+    _, _, words = report_of(tmp_path, "cluster", tmp_path / "data", tmp_path / "labels", *how)
     assert "Representatives" in words
     assert "clusters inertia silhouette 2" in words
     assert document("info", tmp_path / "data")["fingerprint"] in words

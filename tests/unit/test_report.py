@@ -75,11 +75,12 @@ def named(value):
     return {"mean": value / 2, "max": value, "relative_operator_norm": 2 * value}
 
 
-def test_error_curve_is_drawn_in_the_colours_of_its_measures_with_the_same_bytes_each_time():
-    curve, bounds = error_curve(0.4, 0.2, 0.1), [{**named(b), "max": None} for b in (0.9, 0.5, 0.3)]
+CURVE, BOUNDS = error_curve(0.4, 0.2, 0.1), [{**named(b), "max": None} for b in (0.9, 0.5, 0.3)]
 
+
+def test_error_curve_is_drawn_in_the_colours_of_its_measures_with_the_same_bytes_each_time():
     def draw():
-        figure = pictures.draw_error_curve(curve, bounds, title="t$", subtitle="s$", wanted=0.1)
+        figure = pictures.draw_error_curve(CURVE, BOUNDS, title="t$", subtitle="s$", wanted=0.1)
         return pictures.png_of(figure, pictures.FILE_DPI)
 
     image = imread(io.BytesIO(draw()))[..., :3]
@@ -90,9 +91,7 @@ def test_error_curve_is_drawn_in_the_colours_of_its_measures_with_the_same_bytes
 
 
 def test_error_curve_has_the_bounds_that_theory_knows():
-    curve = error_curve(0.4, 0.2, 0.1)
-    bounds = [{**named(b), "max": None} for b in (0.9, 0.5, 0.3)]
-    axes = pictures.draw_error_curve(curve, bounds, title="t", wanted=0.1).axes[0]
+    axes = pictures.draw_error_curve(CURVE, BOUNDS, title="t", wanted=0.1).axes[0]
     dashed = [line.get_ydata().tolist() for line in axes.get_lines() if line.get_linestyle() == "--"]
     assert dashed == [[0.45, 0.25, 0.15], [1.8, 1.0, 0.6]]
 
@@ -161,17 +160,8 @@ def test_clusters_differ_in_colour_or_shape_and_neighbours_in_colour():
 
 def test_all_candidates_are_drawn_the_best_on_top():
     errors = [0.3, 0.1, 0.104, 0.2]
-    rows = [
-        {
-            "kernel": "gaussian",
-            "length_scale": float(i),
-            "features": "fourier",
-            "n_components": 64,
-            "score": error,
-            "standard_error": 0.01,
-        }
-        for i, error in enumerate(errors)
-    ]
+    same = {"kernel": "gaussian", "features": "fourier", "n_components": 64, "standard_error": 0.01}
+    rows = [{**same, "length_scale": float(i), "score": error} for i, error in enumerate(errors)]
     axes = pictures.figure_of(4, 4).subplots()
     pictures._draw_candidates(axes, sorted(rows, key=lambda one: one["score"]), 4)
     names = [label.get_text() for label in axes.get_yticklabels()]

@@ -1,14 +1,11 @@
 """What tests of commands begin with."""
 
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from sklearn.datasets import make_blobs
 
 from rff_dist import write_dataset
-from tests.command_line import PLAIN, document, run
+from tests.command_line import PLAIN, document
 from tests.tables import ingest
 
 # Of four clusters.
@@ -26,8 +23,7 @@ def folder(tmp_path_factory):
     (path / "table.csv").write_text("\n".join(lines))
     ingest(path / "table.csv", path / "data.zarr", target="price", chunk_rows=64)
     fit = ("fit", path / "data.zarr", path / "model", *PLAIN, "--n-components", "64", "--serial")
-    found = run(*fit, "--alpha", "gcv")
-    assert found.exit_code == 0, found.stderr
+    document(*fit, "--alpha", "gcv")
     return path
 
 
@@ -40,29 +36,23 @@ def labelled(tmp_path_factory):
     y = np.where(X[:, 0] * X[:, 1] > 0, "same", np.where(X[:, 0] > 1, "far", "other"))
     y[rng.random(400) < 0.1] = "same"
     write_dataset(path / "data", X, y, groups=np.arange(400) // 4, chunk_rows=100)
+    small = (*PLAIN, "--serial", "--n-components", "32", "--alpha", "0.1", "--classify")
     for loss in ("squared", "logistic", "squared_hinge"):
-        found = document(*fit_labels(path, loss), "--loss", loss)
+        found = document("fit", path / "data", path / loss, *small, "--loss", loss)
         assert found["classifier"]["loss"] == loss
     return path
 
 
-def fit_labels(path: Path, name: str, data: str = "data") -> tuple:
-    small = (*PLAIN, "--serial", "--n-components", "32", "--alpha", "0.1")
-    return ("fit", path / data, path / name, *small, "--classify")
-
-
 @pytest.fixture(scope="session")
-def clusters(tmp_path_factory):
-    """The path of four blobs with labels in text and numbers of groups; the document of clustering them."""
+def clustered(tmp_path_factory):
+    """What is told of clustering four blobs, which have labels in text and numbers of groups."""
     path = tmp_path_factory.mktemp("cluster") / "data.zarr"
     X, y = make_blobs(500, 3, centers=[[0, 0, 0], [5, 0, 0], [0, 5, 0], [0, 0, 5]], random_state=0)
     names = np.array(["north", "east", "south", "west"])[y]
     write_dataset(path, X, names, groups=y, chunk_rows=100, feature_names=["a", "b", "c"])
     options = ["--distances", "--model", path.parent / "model", "--labels", "y"]
     options += ["--plot", path.parent / "clusters.png"]
-    return SimpleNamespace(
-        data=path, written=document("cluster", path, path.parent / "labels.zarr", *SMALL, *options)
-    )
+    return document("cluster", path, path.parent / "labels.zarr", *SMALL, *options)
 
 
 @pytest.fixture(autouse=True)

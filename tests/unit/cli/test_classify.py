@@ -7,35 +7,29 @@ from numpy.testing import assert_allclose
 from sklearn import metrics
 
 from rff_dist import load_model, open_dataset, write_dataset
-from rff_dist.data.blocks import Block
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.columns import open_column
-from tests.command_line import PLAIN, document, run
-
-
-def labels_and_scores(path, name, data="data"):
-    """Return the labels, and the model's calibrated scores of explicit features."""
-    model = read_model(path / name)
-    rows = open_dataset(path / data, y=None).read(Block(0, 0, 400))
-    Z = model.feature_map.transform(rows.X, dtype=np.float64)
-    scores = Z @ model.coefficients + model.intercept
-    if (calibration := model.card["classifier"]["calibration"]) is not None:
-        scores = calibration["slope"] * scores + np.array(calibration["intercepts"])
-    return open_column(path / data, "y").read(Block(0, 0, 400)), scores
+from tests.command_line import PLAIN, document, run, shown
+from tests.tables import all_rows
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic", "squared_hinge"])
 def test_a_classifier_is_judged_as_scikit_learn_judges_its_labels(labelled, loss):
     found = document("evaluate", labelled / loss, labelled / "data", "--serial")
-    y, scores = labels_and_scores(labelled, loss)
+    model, rows = read_model(labelled / loss), open_dataset(labelled / "data", y=None)
+    Z = model.feature_map.transform(all_rows(rows).X, dtype=np.float64)
+    scores = Z @ model.coefficients + model.intercept
+    if (calibration := model.card["classifier"]["calibration"]) is not None:
+        scores = calibration["slope"] * scores + np.array(calibration["intercepts"])
     classes = np.array(["far", "other", "same"])
     assert [row["label"] for row in found["classes"]] == classes.tolist()
-    matrix = metrics.confusion_matrix(np.array(y.tolist()), classes[scores.argmax(axis=1)])
+    y = open_column(labelled / "data", "y").array[:].tolist()
+    matrix = metrics.confusion_matrix(y, classes[scores.argmax(axis=1)])
     assert found["confusion_matrix"] == matrix.tolist()
     assert found["accuracy"] == pytest.approx(matrix.trace() / 400, rel=1e-12)
     assert (found["log_loss"] is None) == (loss == "squared_hinge")
-    shown = " ".join(run("evaluate", labelled / loss, labelled / "data", "--serial").stdout.split())
-    assert f"accuracy {found['accuracy']:.3f} ± " in shown
+    told = shown("evaluate", labelled / loss, labelled / "data", "--serial")
+    assert f"accuracy {found['accuracy']:.3f} ± " in told
 
 
 def test_predict_writes_labels_and_probabilities(labelled, tmp_path):
@@ -45,14 +39,13 @@ def test_predict_writes_labels_and_probabilities(labelled, tmp_path):
     assert plain["arrays"] == ["labels"]
     assert written["arrays"] == ["labels", "probabilities"]
     estimator = load_model(labelled / "squared")
-    X = open_dataset(labelled / "data", y=None).read(Block(0, 0, 400)).X
+    X = all_rows(open_dataset(labelled / "data", y=None)).X
     for name in ("plain", "both"):
         labels = zarr.open_group(tmp_path / name, mode="r")["labels"][:]
         assert labels.tolist() == estimator.predict(X).tolist()
     found = open_dataset(tmp_path / "both", x="probabilities")
     assert found.feature_names == ("far", "other", "same")
-    p = found.read(Block(0, 0, 400)).X
-    assert_allclose(p, estimator.predict_proba(X), rtol=1e-12)
+    assert_allclose(all_rows(found).X, estimator.predict_proba(X), rtol=1e-12)
     assert document("info", tmp_path / "both")["kind"] == "predictions"
 
 
@@ -62,10 +55,10 @@ def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled, tmp_
         codes = {"by": "cv", "rmse": [0.5], "rmse_standard_error": [0.1], "r2": [0.7]}
         card = {"estimate": {**codes, **told}, "folds": {"kind": "HashFolds", "n_folds": 5, "seed": 0}}
         write_model(model.with_card(**card), tmp_path / "m", overwrite=True)
-        shown = " ".join(run("info", tmp_path / "m").stdout.split())
-        assert "RMSE" not in shown
+        about = shown("info", tmp_path / "m")
+        assert "RMSE" not in about
         assert document("info", tmp_path / "m")["estimate"] == ({"by": "cv", **told} if told else None)
-    assert "accuracy 0.900 ± 0.010, log loss 0.3; 5 folds by a hash of the row" in shown
+    assert "accuracy 0.900 ± 0.010, log loss 0.3; 5 folds by a hash of the row" in about
 
 
 def test_a_label_that_is_no_class_is_refused(labelled, tmp_path):
@@ -85,4 +78,4 @@ def test_alpha_of_a_logistic_loss_is_told_beside_ridges(labelled, tmp_path):
     [width] = table["widths"]  # at the least error; ridge's alpha is the largest that is as good
     assert width["alpha"] <= ridge
     assert width["score"] <= table["score"] <= width["score"] + 0.1 * width["standard_error"]
-    assert f"derived from ridge's {ridge:.4g}" in " ".join(run("info", tmp_path / "m").stdout.split())
+    assert f"derived from ridge's {ridge:.4g}" in shown("info", tmp_path / "m")

@@ -12,61 +12,47 @@ from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.kinds import read_any
 from rff_dist.storage.columns import open_column
 from rff_dist.workbench.jobs import publishing
-from tests.command_line import document, run
+from tests.command_line import document, run, shown
 from tests.unit.cli.conftest import SMALL
 
-ENGINE = SerialEngine(1)
 
-
-@pytest.fixture(scope="module")
-def data(clusters):
-    return clusters.data
-
-
-@pytest.fixture(scope="module")
-def written(clusters):
-    return clusters.written
+@pytest.fixture
+def data(clustered):
+    return clustered["data"]
 
 
 def read_array(url, name):
     return np.asarray(open_column(url, name).take(np.arange(500)))
 
 
-def fit_here(data):
-    dataset = open_dataset(data, y=None)
-    space = ClusterSpace(kernel=Gaussian(), n_components=64, seed=2)
-    return kmeans.fit(dataset, space, LloydOptions(n_clusters=4, n_init=3, seed=2), engine=ENGINE)
-
-
-def test_known_labels_are_compared_as_scikit_learn_does(data, written, tmp_path):
-    known, labels = read_array(data, "groups"), read_array(written["output"], "labels")
-    found = written["agreement"]
+def test_known_labels_are_compared_as_scikit_learn_does(data, clustered, tmp_path):
+    known, labels = read_array(data, "groups"), read_array(clustered["output"], "labels")
+    found = clustered["agreement"]
     assert found["adjusted_rand_index"] == pytest.approx(adjusted_rand_score(known, labels), abs=1e-12)
     assert found["labels"] == ["east", "north", "south", "west"]
     assert np.sum(found["counts"]) == 500
-    again = document("evaluate", written["model"], data, "--y", "y", "--serial")
+    again = document("evaluate", clustered["model"], data, "--y", "y", "--serial")
     assert again["agreement"] == found
-    predicted = document("predict", written["model"], data, tmp_path / "p", "--distances", "--serial")
+    predicted = document("predict", clustered["model"], data, tmp_path / "p", "--distances", "--serial")
     assert predicted["arrays"] == ["labels", "distances"]
     np.testing.assert_array_equal(read_array(tmp_path / "p", "labels"), labels)
-    shown = run("evaluate", written["model"], data, "--y", "groups", "--serial").stdout
-    assert f"ARI {found['adjusted_rand_index']:.4g}" in shown
+    told = shown("evaluate", clustered["model"], data, "--y", "groups", "--serial")
+    assert f"ARI {found['adjusted_rand_index']:.4g}" in told
 
 
-def test_info_describes_the_clusters(written):
-    result = run("info", written["model"])
-    shown = " ".join(result.stdout.split())
+def test_info_describes_the_clusters(clustered):
+    about = shown("info", clustered["model"])
     for words in ("k-means model", "D = 64, fourier", "the least of 3 starts", "gaussian", "columns a, b, c"):
-        assert words in shown
-    found = document("info", written["model"])
+        assert words in about
+    found = document("info", clustered["model"])
     assert found["kind"] == "k-means model"
-    assert found["cluster_weights"] == written["sizes"]
+    assert found["cluster_weights"] == clustered["sizes"]
 
 
-def test_a_model_loads_as_the_estimator_and_an_estimator_saves_as_a_model(data, written, tmp_path):
-    model = load_model(written["model"])
+def test_a_model_loads_as_the_estimator_and_an_estimator_saves_as_a_model(data, clustered, tmp_path):
+    model = load_model(clustered["model"])
     assert isinstance(model, RFFKMeans)
-    np.testing.assert_array_equal(model.predict(str(data)), read_array(written["output"], "labels"))
+    np.testing.assert_array_equal(model.predict(str(data)), read_array(clustered["output"], "labels"))
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
     assert (model.n_features_in_, model.n_clusters, model.standardize) == (3, 4, False)
     X = open_dataset(data, y=None).take(np.arange(500))[0]
@@ -87,15 +73,17 @@ def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
     several = ["--n-clusters", "4,2", *SMALL[2:], "--model", tmp_path / "model"]
     found = document("cluster", data, tmp_path / "labels.zarr", *several)
     assert (found["n_clusters"], found["n_sampled"]) == (4, 500)
-    assert found["digest"] == fit_here(data).digest()
+    space = ClusterSpace(kernel=Gaussian(), n_components=64, seed=2)
+    options = LloydOptions(n_clusters=4, n_init=3, seed=2)
+    best = kmeans.fit(open_dataset(data, y=None), space, options, engine=SerialEngine(1))
+    assert found["digest"] == best.digest()
     assert [row["n_clusters"] for row in found["candidates"]] == [2, 4]
     assert read_any(tmp_path / "model").card["candidates"] == found["candidates"]
-    shown = run("cluster", data, tmp_path / "labels.zarr", *several, "--overwrite").stdout
-    lines = [line for line in shown.splitlines() if "←" in line]
-    assert len(lines) == 1
-    assert lines[0].split()[0] == "4"
-    assert "numbers of clusters, by silhouette" in shown
-    assert "chosen from 2, 4, by silhouette" in " ".join(run("info", tmp_path / "model").stdout.split())
+    told = run("cluster", data, tmp_path / "labels.zarr", *several, "--overwrite").stdout
+    [chosen] = [line for line in told.splitlines() if "←" in line]
+    assert chosen.split()[0] == "4"
+    assert "numbers of clusters, by silhouette" in told
+    assert "chosen from 2, 4, by silhouette" in shown("info", tmp_path / "model")
 
 
 @pytest.mark.parametrize("breaks", ["store", "publish"])
@@ -120,11 +108,8 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
 def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_path):
     X = np.repeat(np.arange(3.0), 50)[:, np.newaxis]
     write_dataset(tmp_path / "data.zarr", X)
-    result = run("cluster", tmp_path / "data.zarr", tmp_path / "labels.zarr", *SMALL)
-    assert result.exit_code == 0, result.stderr
-    assert "4, 3 with rows" in result.stdout
+    assert "4, 3 with rows" in shown("cluster", tmp_path / "data.zarr", tmp_path / "labels.zarr", *SMALL)
     X = np.random.default_rng(0).standard_normal((2000, 3))
     write_dataset(tmp_path / "more.zarr", X)
     few = ["--max-iter", "1", "--init", "k-means++", "--serial", "--n-components", "32"]
-    shown = run("cluster", tmp_path / "more.zarr", tmp_path / "more-labels.zarr", *few).stdout
-    assert "centres still moved" in shown
+    assert "centres still moved" in shown("cluster", tmp_path / "more.zarr", tmp_path / "more", *few)

@@ -9,13 +9,17 @@ import pytest
 
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.dask_cluster import spare_children_ctrl_c
-from tests.command_line import refusal
+from tests.command_line import PLAIN, refusal
+
+SMALL = [*PLAIN, "--n-components", "64", "--alpha", "1"]
 
 
-def test_a_scheduler_that_does_not_answer_exits_69(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("words", [["fit", "--model", "model"], ["plan", *SMALL, "--measure"]])
+def test_a_scheduler_of_the_environment_that_does_not_answer_exits_69(folder, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rff_dist.engines.dask_cluster.CONNECT_S", 0.3)
     monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
-    message = refusal(69, "fit", folder / "data.zarr", tmp_path / "model")
+    message = refusal(69, *words, "--data", folder / "data.zarr")
     assert "no scheduler answers at tcp://127.0.0.1:1" in message
 
 

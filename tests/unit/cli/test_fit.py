@@ -9,7 +9,7 @@ from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge import fit as ridge
 from rff_dist.ridge.models import read_model, write_model
-from tests.command_line import PLAIN, document, run
+from tests.command_line import PLAIN, document, run, shown
 
 
 def test_stored_weights_that_a_fit_leaves_out_are_one_line_on_standard_error(tmp_path):
@@ -32,9 +32,9 @@ def test_length_scales_by_evidence_are_told_and_stored(folder, tmp_path):
     assert found["kernel"] == stored.feature_map.spec.kernel.to_dict()
     tuned = stored.feature_map.spec.kernel.length_scale
     assert len(tuned) == 3
-    shown = " ".join(run("info", tmp_path / "model").stdout.split())
-    assert f"length scale {', '.join(f'{width:.4g}' for width in tuned)}" in shown
-    assert "excluding rows used for tuning" in shown
+    about = shown("info", tmp_path / "model")
+    assert f"length scale {', '.join(f'{width:.4g}' for width in tuned)}" in about
+    assert "excluding rows used for tuning" in about
 
 
 def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(folder, tmp_path):
@@ -48,9 +48,10 @@ def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(fol
     assert found["digest"] == expected.digest()
     assert found["card"]["candidates"] == expected.card["candidates"]
     n_tried = sum(row["round"] == "first" for row in expected.card["candidates"])
-    for shown in (result.stdout, run("info", tmp_path / "model").stdout):
-        assert f"the best of {n_tried} candidates: " in " ".join(shown.split())
-    assert " ←" in run("info", tmp_path / "model").stdout
+    about = shown("info", tmp_path / "model")
+    for told in (" ".join(result.stdout.split()), about):
+        assert f"the best of {n_tried} candidates: " in told
+    assert " ←" in about
     progress = result.stderr.splitlines()
     assert {"inspect", "choose", "solve"} <= {line.partition(":")[0] for line in progress}
     kernels = 4  # whose length scales are tuned
@@ -72,9 +73,9 @@ def test_nystrom_features_are_told_stored_and_described(folder, tmp_path):
     assert (found["features"], found["n_components"]) == ("nystrom", 33)
     assert found["kernel"] == Gaussian(2.0).to_dict()
     assert found["jitter"] == model.feature_map.jitter == 1e-5
-    info = run("info", tmp_path / "model").stdout
-    assert "nystrom, jitter 1e-05" in info
-    assert "gaussian" in info
+    about = shown("info", tmp_path / "model")
+    assert "nystrom, jitter 1e-05" in about
+    assert "gaussian" in about
     size = ("plan", folder / "data.zarr", "--n-components", "1000", "--features")
     more, plain = (document(*size, kind)["client_bytes"] for kind in ("nystrom", "fourier"))
     assert more == plain + 8 * 1000**2

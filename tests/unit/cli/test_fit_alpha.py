@@ -6,15 +6,14 @@ from matplotlib.image import imread
 from numpy.testing import assert_allclose
 
 from rff_dist.ridge.models import read_model
-from tests.command_line import PLAIN, document, run
+from tests.command_line import PLAIN, document, run, shown
 
 
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # these rows have hardly any noise
 def test_fit_chooses_alpha_and_d_by_the_error_of_refits(folder, tmp_path):
-    found = document(
-        *("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-folds", "3"),
-        *("--alphas", "1e-6:1e3:10", "--n-components", "16,32,64", "--plot", tmp_path / "new" / "cv.png"),
-    )
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-folds", "3")
+    fit += ("--alphas", "1e-6:1e3:10", "--n-components", "16,32,64", "--plot", tmp_path / "new" / "cv.png")
+    found = document(*fit)
     table, model = found["cross_validation"], read_model(tmp_path / "model")
     assert found["alpha_chosen_by"] == "cv"
     assert_allclose(found["alpha_path"], [1e-6, 1e3], rtol=1e-12)
@@ -27,17 +26,11 @@ def test_fit_chooses_alpha_and_d_by_the_error_of_refits(folder, tmp_path):
     estimate = found["estimate"]
     assert imread(tmp_path / "new" / "cv.png").shape[2] == 4
     assert document("info", tmp_path / "model")["cross_validation"] == table
-    for shown in (run("info", tmp_path / "model").stdout, run_again(folder, tmp_path)):
-        words = " ".join(shown.split())
+    for words in (shown("info", tmp_path / "model"), shown(*fit, "--overwrite")):
         assert "chosen by cross-validation" in words
         assert f"RMSE {estimate['rmse'][0]:.2f} ± {estimate['rmse_standard_error'][0]:.2f}" in words
         assert f"{found['n_components']} ←" in words
         assert "3 folds by a hash of the row" in words
-
-
-def run_again(folder, tmp_path):
-    options = ["--n-folds", "3", "--alphas", "1e-6:1e3:10", "--n-components", "16,32,64", "--overwrite"]
-    return run("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", *options).stdout
 
 
 @pytest.mark.filterwarnings("default:alpha=10 was chosen")  # the least of those to choose from
@@ -49,19 +42,19 @@ def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path,
         found = document(*fit, *options)
         assert (found["alpha_chosen_by"], found["alpha_at_end_of_path"]) == (name, "lower")
         assert found["estimate"]["by"] == "press"
-        shown = run("info", tmp_path / "model").stdout
-        assert "each left out in turn" in " ".join(shown.split())
+        told = shown("info", tmp_path / "model")
+        assert "each left out in turn" in told
     else:
-        shown = run(*fit, *options).stdout
-        assert "cross-validation" not in shown
-        assert shown.startswith("On 300 rows left out in turn, the typical error (RMSE) is ")
-        assert "at the lower end of 10 to 1000" in " ".join(shown.split())
+        told = shown(*fit, *options)
+        assert "cross-validation" not in told
+        assert told.startswith("On 300 rows left out in turn, the typical error (RMSE) is ")
+        assert "at the lower end of 10 to 1000" in told
     stored = document("info", tmp_path / "model")
     assert (stored["card"]["chosen_by"], stored["alpha"]) == (name, 10.0)
     assert (stored["estimate"] is None) == (name != "press")
     assert imread(tmp_path / "path.png").shape[2] == 4
     words = {"gcv": "chosen by GCV", "evidence": "chosen by the evidence", "press": "by leave-one-out errors"}
-    assert words[name] in " ".join(shown.split())
+    assert words[name] in told
 
 
 @pytest.mark.parametrize(("option", "said"), [("--plot", "the picture"), ("--report", "the page")])

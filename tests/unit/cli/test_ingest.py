@@ -7,7 +7,7 @@ from sklearn.preprocessing import QuantileTransformer
 
 from rff_dist import load_model, open_dataset
 from rff_dist.data.blocks import Block
-from tests.command_line import PLAIN, document, refusal, run
+from tests.command_line import PLAIN, document, refusal, run, shown
 
 
 def test_what_was_done_to_each_column_is_told(tmp_path):
@@ -19,9 +19,9 @@ def test_what_was_done_to_each_column_is_told(tmp_path):
     notes = ["delimiter ;", "encoding cp1252", "read as numbers with decimal commas: 'preis'"]
     assert found["notes"] == {"t.csv": notes}
     assert "rarely come twice" in found["left_out"]["kunde"]
-    shown = " ".join(run(*given).stdout.split())
-    assert "kunde left out: " in shown
-    assert "delimiter ;" in shown
+    told = shown(*given)
+    assert "kunde left out: " in told
+    assert "delimiter ;" in told
     found = document(*given, "--id", "kunde", "--holdout", "20%")
     assert found["left_out"] == {}
     assert found["n_samples"] + found["test"]["n_samples"] == 30
@@ -33,9 +33,9 @@ def test_rows_are_ingested_once_and_both_counts_are_shown(folder, tmp_path):
     first, again = document(*ingest_it), document(*ingest_it)
     assert (first["n_before"], again["n_before"], again["n_after"]) == (0, first["n_after"], first["n_after"])
     assert (first["ingested"], again["skipped"]) == (2 * ([str(folder / "table.csv")],))
-    shown = " ".join(run(*ingest_it).stdout.split())  # lines end where the path is long
-    assert "nothing new" in shown
-    assert "in the dataset already" in shown
+    again = shown(*ingest_it)
+    assert "nothing new" in again
+    assert "in the dataset already" in again
 
 
 def test_a_query_is_ingested_and_the_password_of_its_database_not_told(tmp_path, monkeypatch):

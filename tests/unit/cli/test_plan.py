@@ -6,7 +6,7 @@ from rff_dist.engines.cluster import Cluster
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
 from rff_dist.storage.datasets import open_dataset
-from tests.command_line import PLAIN, document, refusal, run
+from tests.command_line import PLAIN, document, shown
 
 
 @pytest.mark.parametrize(
@@ -14,14 +14,6 @@ from tests.command_line import PLAIN, document, refusal, run
 )
 def test_sizes_are_read_as_dask_does(text, value):
     assert Cluster(memory=text).memory_bytes == value
-
-
-def test_few_rows_are_measured_where_the_environment_says(folder, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.dask_cluster.CONNECT_S", 0.3)
-    monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
-    size = ("--n-components", "64", "--alpha", "1", "--features", "fourier")
-    message = refusal(69, "plan", folder / "data.zarr", *PLAIN, *size, "--measure")
-    assert "no scheduler answers at tcp://127.0.0.1:1" in message
 
 
 def test_the_plan_is_the_librarys(folder):
@@ -57,8 +49,7 @@ def test_the_plan_says_what_choosing_takes(folder):
     assert few["choosing"]["n_finalists"] == 1  # the first round is the final
     more = document("plan", folder / "data.zarr", "--n-components", "2048", "--kernel", "gaussian")
     assert (more["choosing"]["n_candidates"], more["choosing"]["n_finalists"]) == (8, 2)
-    shown = " ".join(run("plan", folder / "data.zarr").stdout.split())
-    assert "up to 14 candidates on 300 rows, D = 128" in shown
+    assert "up to 14 candidates on 300 rows, D = 128" in shown("plan", folder / "data.zarr")
 
 
 @pytest.mark.usefixtures("exact_bytes")
@@ -70,7 +61,7 @@ def test_the_plan_says_which_way_features_are_multiplied(folder, monkeypatch):
     found = document(*plan)
     assert found["products"] == "bytes"
     assert found["gflops_per_thread"] > 0
-    assert "by bytes" in " ".join(run(*plan).stdout.split())
+    assert "by bytes" in shown(*plan)
 
 
 def test_a_measured_plan_tells_the_whole_time_and_how_many_workers_are_worth_having(folder):

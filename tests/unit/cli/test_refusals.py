@@ -106,7 +106,7 @@ REFUSED = [(code, f"fit {{data}} new {words} --serial", *said) for code, words, 
 
 
 @pytest.fixture
-def places(folder, labelled, clusters, tmp_path, monkeypatch):
+def places(folder, labelled, clustered, tmp_path, monkeypatch):
     """Begin in a folder with files that no command reads, and name what there is elsewhere."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pickled.pkl").write_bytes(b"\x80\x04N.")
@@ -115,8 +115,8 @@ def places(folder, labelled, clusters, tmp_path, monkeypatch):
     (tmp_path / "bin.csv").touch()  # no input that is missing
     names = {"data": folder / "data.zarr", "model": folder / "model", "table": folder / "table.csv"}
     names |= {"labels": labelled / "data", "classifier": labelled / "squared"}
-    names |= {"hinge": labelled / "squared_hinge", "blobs": clusters.data}
-    return names | {"clusters": clusters.written["model"], "clustered": clusters.written["output"]}
+    names |= {"hinge": labelled / "squared_hinge", "blobs": clustered["data"]}
+    return names | {"clusters": clustered["model"], "clustered": clustered["output"]}
 
 
 @pytest.mark.parametrize(("code", "words", "said"), [(code, words, said) for code, words, *said in REFUSED])

@@ -48,15 +48,15 @@ def test_each_row_is_in_one_part_and_another_seed_takes_others(data, tmp_path):
     assert tests[0] == tests[1] != tests[2]
 
 
+def values_in_parts(folder, name):
+    return [set(open_column(folder / f"d-{part}.zarr", name).array[:].tolist()) for part in ("train", "test")]
+
+
 def test_groups_stay_together(data, tmp_path):
     document("split", data, "--by", "group")
-    parts = [
-        set(open_column(tmp_path / f"d-{part}.zarr", "groups").take(np.arange(100)).tolist())
-        for part in ("train", "test")
-    ]
-    assert parts[0]
-    assert parts[1]
-    assert not parts[0] & parts[1]
+    train, test = values_in_parts(tmp_path, "groups")
+    assert not train & test
+    assert len(train) + len(test) == 50
 
 
 @pytest.mark.parametrize(("time", "column"), [((), 0), (("--time", "when"), 1)])
@@ -72,30 +72,27 @@ def test_rows_of_one_id_stay_together(tmp_path):
     (tmp_path / "t.csv").write_text("\n".join(lines))
     ingest(tmp_path / "t.csv", tmp_path / "d.zarr", target="y", id="id")
     document("split", tmp_path / "d.zarr")
-    ids = []
-    for part in ("train", "test"):
-        column = open_column(tmp_path / f"d-{part}.zarr", "id")
-        ids.append(set(column.take(np.arange(column.n_samples)).tolist()))
-    assert not ids[0] & ids[1]
-    assert len(ids[0] | ids[1]) == 100
+    train, test = values_in_parts(tmp_path, "id")
+    assert not train & test
+    assert len(train) + len(test) == 100
+
+
+ROWS = np.arange(100.0)[:, np.newaxis], np.arange(100.0)
 
 
 def test_parts_are_called_after_the_rows_in_a_folder_of_tests_too(tmp_path):
     url = tmp_path / "a-test" / "d.zarr"
-    X = np.arange(100.0)[:, np.newaxis]
-    write_dataset(url, X, X[:, 0])
+    write_dataset(url, *ROWS)
     document("split", url)
     assert {path.name for path in url.parent.glob("*.zarr")} == {"d.zarr", "d-train.zarr", "d-test.zarr"}
 
 
 def test_both_parts_are_of_one_version(tmp_path, monkeypatch):
-    X = np.arange(100.0)[:, np.newaxis]
-    url = tmp_path / "d.zarr"
-    write_dataset(url, X, X[:, 0], versioned=True)
-    write = writing.write_batches
+    url, write = tmp_path / "d.zarr", writing.write_batches
+    write_dataset(url, *ROWS, versioned=True)
 
     def write_late(*given, **named):
-        append_dataset(url, X, X[:, 0])
+        append_dataset(url, *ROWS)
         return write(*given, **named)
 
     monkeypatch.setattr(module, "writing", seen(writing, write_batches=write_late))
@@ -105,10 +102,9 @@ def test_both_parts_are_of_one_version(tmp_path, monkeypatch):
 
 
 def test_a_version_of_before_is_split(tmp_path):
-    X = np.arange(100.0)[:, np.newaxis]
     url = tmp_path / "d.zarr"
-    version = write_dataset(url, X, X[:, 0], versioned=True).version
-    append_dataset(url, X, X[:, 0])
+    version = write_dataset(url, *ROWS, versioned=True).version
+    append_dataset(url, *ROWS)
     found = document("split", url, "--version", version, "--holdout", "0.3")
     assert found["n_train"] + found["n_test"] == 100
     assert "no version" in refusal(65, "split", url, "--version", "nothing", "--overwrite")

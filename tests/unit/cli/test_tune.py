@@ -49,12 +49,11 @@ def test_candidates_of_classes_are_compared_too(tmp_path):
 def test_tune_shows_a_table_with_the_best_and_what_may_lie_beyond(data, tmp_path):
     result = run("tune", data, tmp_path / "model", *SMALL, "--n-components", "16")
     assert result.exit_code == 0, result.stderr
-    shown = " ".join(result.stdout.split())
+    told = " ".join(result.stdout.split())
     for words in ("4 candidates", "matern:nu=1.5", "←", "from 1 reading", "a better one may lie"):
-        assert words in shown
-    assert (
-        sum("±" in line and "matern:nu=1.5" in line for line in result.stdout.splitlines()) == 2
-    )  # unbroken
+        assert words in told
+    of_matern = [line for line in result.stdout.splitlines() if "±" in line and "matern:nu=1.5" in line]
+    assert len(of_matern) == 2  # unbroken
     assert "accumulate: 300 rows" in result.stderr
 
 

@@ -29,6 +29,16 @@ FEATURES = {
 }
 
 
+def fit_classes(folder, labels, *words):
+    """Fit labels with features that are chosen automatically; return the rows and the place of the model."""
+    X = np.random.default_rng(1).standard_normal((300, 2))
+    y = np.array(labels)[np.digitize(X[:, 0], [0.0, 1.0][: len(labels) - 1])]
+    write_dataset(folder / "data", X, y)
+    small = ["--classify", "--n-components", "32", "--serial", *words]
+    document("fit", folder / "data", folder / "model", *small)
+    return X, folder / "model"
+
+
 @pytest.fixture(scope="session")
 def fitted(data, tmp_path_factory):
     """Return a function that fits features of a kind, once for all exports, and returns the model's place."""

@@ -5,11 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-import zarr
 
-from rff_dist import open_dataset, write_dataset
-from tests.command_line import refusal, run
-from tests.unit.export.conftest import FEATURES
+from rff_dist import load_model, open_dataset
+from tests.command_line import document, refusal
+from tests.unit.export.conftest import FEATURES, fit_classes
 
 CODE = """
 import sys
@@ -31,18 +30,11 @@ def read_in_another_process(folder, X, path):
 @pytest.mark.parametrize("kind", FEATURES)
 def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(data, fitted, tmp_path, kind):
     model = fitted(*FEATURES[kind])
-    result = run("export", model, tmp_path / "slim")
-    assert result.exit_code == 0, result.stderr
-    assert {path.name for path in (tmp_path / "slim").iterdir()} == {
-        "README.md",
-        "model.json",
-        "inner.npy",
-        "outer.npy",
-        "reader.py",
-    }
-    assert run("predict", model, data, tmp_path / "out", "--serial").exit_code == 0
-    expected = open_dataset(tmp_path / "out", x="predictions", y=None).X[:]
+    document("export", model, tmp_path / "slim")
+    files = {"README.md", "model.json", "inner.npy", "outer.npy", "reader.py"}
+    assert {path.name for path in (tmp_path / "slim").iterdir()} == files
     X = open_dataset(data).X[:]
+    expected = load_model(model).predict(X)
     found = read_in_another_process(tmp_path / "slim", X, tmp_path)
     # a cosine may round to the next of 16,256 steps where float32 angles differ in their last bit
     np.testing.assert_allclose(found, expected, atol=2e-3 * expected.std())
@@ -51,15 +43,9 @@ def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(data, fitt
 
 @pytest.mark.parametrize("labels", [["no", "yes"], ["a", "b", "c"]])
 def test_the_reader_names_classes(tmp_path, labels):
-    X = np.random.default_rng(1).standard_normal((300, 2))
-    y = np.array(labels)[np.digitize(X[:, 0], [0.0, 1.0][: len(labels) - 1])]
-    write_dataset(tmp_path / "data", X, y)
-    fit = ["fit", tmp_path / "data", tmp_path / "model", "--classify", "--n-components", "32", "--serial"]
-    fit += ["--alpha", "0.01"]
-    assert run(*fit).exit_code == 0  # with the features that are chosen by themselves
-    assert run("export", tmp_path / "model", tmp_path / "slim").exit_code == 0
-    assert run("predict", tmp_path / "model", tmp_path / "data", tmp_path / "out", "--serial").exit_code == 0
-    expected = zarr.open_group(tmp_path / "out")["labels"][:]
+    X, model = fit_classes(tmp_path, labels, "--alpha", "0.01")
+    document("export", model, tmp_path / "slim")
+    expected = load_model(model).predict(X)
     found = read_in_another_process(tmp_path / "slim", X, tmp_path)
     assert (found == expected).mean() > 0.99  # rows on the border may fall to either side
 
@@ -70,13 +56,12 @@ def test_a_folder_with_other_things_is_never_replaced(fitted, tmp_path):
     (tmp_path / "slim" / "precious").touch()
     assert "exists already" in refusal(73, "export", model, tmp_path / "slim", "--overwrite")
     assert (tmp_path / "slim" / "precious").exists()
-    assert run("export", model, tmp_path / "new").exit_code == 0
+    document("export", model, tmp_path / "new")
     assert "`overwrite`" in refusal(73, "export", model, tmp_path / "new")
-    assert run("export", model, tmp_path / "new", "--overwrite").exit_code == 0
+    document("export", model, tmp_path / "new", "--overwrite")
 
 
-def test_a_kernel_that_the_reader_does_not_know_is_refused(data, tmp_path):
-    fit = ["fit", data, tmp_path / "model", "--n-components", "8", "--alpha", "0.1", "--serial"]
-    assert run(*fit, "--kernel", "polynomial:degree=2", "--features", "nystrom").exit_code == 0
-    assert "polynomial" in refusal(2, "export", tmp_path / "model", tmp_path / "slim")
+def test_a_kernel_that_the_reader_does_not_know_is_refused(fitted, tmp_path):
+    model = fitted("--kernel", "polynomial:degree=2", "--features", "nystrom")
+    assert "polynomial" in refusal(2, "export", model, tmp_path / "slim")
     assert not (tmp_path / "slim").exists()

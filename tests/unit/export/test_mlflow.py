@@ -122,11 +122,7 @@ def test_the_alias_of_mlflow_follows_the_current_version(registered, tmp_path, m
     document("models", "promote", registered[2], 2)
     assert champion().version == second.version
     assert len(client.search_model_versions("name = 'prices'")) == 2
-    # each has its run, with lineage
-    run = client.get_run(second.run_id)
-    assert run.data.params["version"] == "2"
-    lineage = mlflow.artifacts.load_dict(f"{run.info.artifact_uri}/lineage.json")
-    assert lineage["digest"] == digests[1]
+    assert client.get_run(second.run_id).data.params["version"] == "2"
 
 
 def test_two_models_of_one_name_do_not_share_an_alias(registered, tmp_path, monkeypatch, caplog):

@@ -1,5 +1,7 @@
 """What people write about a model: kept with it, and written as a model card."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -35,17 +37,17 @@ def fit(*flags):
     return document("fit", "data", "models/sums", *plain, *flags)
 
 
-def read_card(folder):
-    """Return the YAML and the Markdown of a model card."""
-    before, header, text = (folder / "README.md").read_text("utf-8").split("---\n", 2)
+def card_of(model):
+    """Export a model, and return the YAML and the Markdown of its card."""
+    document("export", model, "out")
+    before, header, text = Path("out/README.md").read_text("utf-8").split("---\n", 2)
     assert before == ""
     return yaml.safe_load(header), text
 
 
 def test_an_exported_model_has_a_card_with_its_texts_and_its_errors(folder):
     found = fit("--test", "test", "--register")
-    document("export", "models/sums", "out")
-    header, text = read_card(folder / "out")
+    header, text = card_of("models/sums")
     assert header["library_name"] == "rff_dist"
     assert header["pipeline_tag"] == "tabular-regression"
     (entry,) = header["model-index"]
@@ -65,8 +67,7 @@ def test_updates_keep_the_texts_and_the_card_follows(folder):
     X = rng.standard_normal((200, 2))
     appending.append_dataset(folder / "data", X, X.sum(axis=1) + rng.standard_normal(200))
     assert document("update", "models/sums", "data", "--serial")["version"] == 2
-    document("export", "models/sums", "out", "--format", "numpy")
-    _, text = read_card(folder / "out")
+    _, text = card_of("models/sums")
     assert "Not for three" in text
     assert "500 rows" in text
 
@@ -103,8 +104,7 @@ def test_the_card_has_standard_errors_and_the_errors_of_each_group(folder):
         assert found["rmse"] == pytest.approx([np.sqrt(own.mean())])
         expected = own.std(ddof=1) / np.sqrt(len(own)) / (2 * np.sqrt(own.mean()))
         assert found["rmse_standard_error"] == pytest.approx([expected])
-    document("export", "m", "out")
-    _, text = read_card(folder / "out")
+    _, text = card_of("m")
     for one in (metrics, *metrics["groups"].values()):
         assert plus_minus(one["rmse"][0], one["rmse_standard_error"][0]) in text
 
@@ -114,8 +114,7 @@ def test_classifiers_have_a_task_and_models_without_texts_say_so(folder):
     write_dataset(folder / "classes", X, (X[:, 0] > 0).astype(int))
     flags = ["--kernel", "linear", "--n-folds", "3", "--classify", "--serial"]
     document("fit", "classes", "m", *flags)
-    document("export", "m", "out")
-    header, text = read_card(folder / "out")
+    header, text = card_of("m")
     assert header["pipeline_tag"] == "tabular-classification"
     kinds = [one["type"] for one in header["model-index"][0]["results"][0]["metrics"]]
     assert kinds == ["accuracy", "log_loss"]

@@ -4,9 +4,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from rff_dist import load_model, write_dataset
-from tests.command_line import document, refusal, run
-from tests.unit.export.conftest import FEATURES
+from rff_dist import load_model
+from tests.command_line import document, refusal
+from tests.unit.export.conftest import FEATURES, fit_classes
 
 pytest.importorskip("onnx", reason="needs the extra onnx")
 
@@ -40,13 +40,9 @@ def test_the_graph_predicts_what_the_model_does(fitted, tmp_path, kind):
 @pytest.mark.filterwarnings("ignore:.*do not tell it from")  # these labels have no noise
 @pytest.mark.parametrize("labels", [["no", "yes"], ["a", "b", "c"], [3, 7]])
 def test_the_graph_names_classes_with_their_probabilities(tmp_path, labels):
-    X = np.random.default_rng(1).standard_normal((300, 2))
-    y = np.array(labels)[np.digitize(X[:, 0], [0.0, 1.0][: len(labels) - 1])]
-    write_dataset(tmp_path / "data", X, y)
-    fit = ["fit", tmp_path / "data", tmp_path / "model", "--classify", "--n-components", "32", "--serial"]
-    assert run(*fit).exit_code == 0
-    document("export", tmp_path / "model", tmp_path / "m.onnx")
-    model, found = load_model(tmp_path / "model"), compute(tmp_path / "m.onnx", X)
+    X, place = fit_classes(tmp_path, labels)
+    document("export", place, tmp_path / "m.onnx")
+    model, found = load_model(place), compute(tmp_path / "m.onnx", X)
     np.testing.assert_allclose(found["probabilities"], model.predict_proba(X), atol=2e-3)
     assert (found["labels"] == model.predict(X)).mean() > 0.99  # rows on the border may fall to either side
 

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -31,29 +31,24 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("limited", "cluster", "n_components", "named"),
+    ("limited", "memory", "n_components", "named"),
     [
-        (Limits(timeout_minutes=1e-5), Cluster(n_workers=2, n_threads=1), 2048, ("timeout_minutes", "1e-05")),
-        (
-            Limits(),
-            Cluster(n_workers=2, n_threads=1, memory="500 MiB"),
-            16_384,
-            ("500.0 MiB", "n_components"),
-        ),
+        (Limits(timeout_minutes=1e-5), None, 2048, ("timeout_minutes", "1e-05")),
+        (Limits(), "500 MiB", 16_384, ("500.0 MiB", "n_components")),
     ],
     ids=["time", "memory"],
 )
 def test_a_fit_that_needs_too_much_is_refused_before_its_cluster_starts(
-    data, tmp_path, limited, cluster, n_components, named
+    data, tmp_path, limited, memory, n_components, named
 ):
     opened = []
 
-    @contextmanager
     def open_engine(n_samples):
         opened.append(n_samples)
-        yield SerialEngine(1)
+        return nullcontext(SerialEngine(1))
 
     given = {"data": data, "model": str(tmp_path / "model"), **FIT, "n_components": n_components}
+    cluster = Cluster(n_workers=2, n_threads=1, memory=memory)
     runner = Runner(open_engine, limits=limited, cluster=lambda _: cluster)
     with refuses(PlanError, *named):
         train(build(Train, given), runner)
@@ -71,12 +66,9 @@ def test_on_a_cluster_whose_size_is_not_known_before_the_first_pass_is_refused(d
         steps.append(name)
         return step()
 
-    @contextmanager
-    def open_engine(n_samples):
-        yield SerialEngine(1)
-
+    runner = Runner(lambda _: nullcontext(SerialEngine(1)), call, limits=Limits(timeout_minutes=1e-5))
     with refuses(PlanError, "timeout_minutes"):
-        train(build(Train, given), Runner(open_engine, call, limits=Limits(timeout_minutes=1e-5)))
+        train(build(Train, given), runner)
     assert steps == ["inspect"]
     assert machines_of(Cluster("tcp://127.0.0.1:8786")) is None
     assert machines_of(Cluster(cluster="gateway:http://127.0.0.1:8000")) is None

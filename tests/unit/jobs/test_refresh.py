@@ -55,17 +55,21 @@ def fit(data):
 
 
 @pytest.fixture
-def place(data):
-    """Return where a model is, in memory: records on a disk are slow to write safely."""
-    url = f"memory://refresh-{uuid.uuid4().hex}"
+def url():
+    """Return a place in memory: records on a disk are slow to write safely."""
+    return f"memory://refresh-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def place(data, url):
+    """Return where a model is."""
     write_model(fit(data), url)
     return url
 
 
 @pytest.fixture
-def registered(data):
+def registered(data, url):
     """Return where a registered model is."""
-    url = f"memory://refresh-{uuid.uuid4().hex}"
     publish(fit(data), url, data=None, reason="trained")
     return url
 
@@ -80,7 +84,7 @@ def run(url, dataset, *, test=None, **options):
     return refresh.update_from(job, dataset, in_this_process(ENGINE), test=test).record
 
 
-def at_once(data, *, without=()):
+def at_once(data):
     """Return the digest of one pass over all rows with the features and grids of the first fit."""
     model = fit(Data())
     statistics = passes.accumulate(data.now, model.feature_map, engine=ENGINE, spec=model.statistics.spec)
@@ -204,8 +208,7 @@ def test_rows_of_a_version_that_could_not_be_promoted_are_added_next_time(regist
     assert again["statistics_digest"] == at_once(data)
 
 
-def test_what_cannot_be_updated_is_refused_before_anything_is_read(data):
-    url = f"memory://refresh-{uuid.uuid4().hex}"
+def test_what_cannot_be_updated_is_refused_before_anything_is_read(data, url):
     with pytest.raises(StorageError, match=r"no model at|not in this process"):
         run(url, data.now)
     write_record(url, kind="k-means model", metadata={}, arrays={})

@@ -14,12 +14,9 @@ from rff_dist.ridge.fit import fit
 from rff_dist.ridge.models import write_model
 from rff_dist.storage.columns import open_column
 from rff_dist.workbench.jobs.places import Source
-from rff_dist.workbench.jobs.predict import predict
-from rff_dist.workbench.jobs.specs import Predict
-from rff_dist.workbench.jobs.steps import in_this_process
 from tests.plain import fit_labels
 from tests.refusals import refuses
-from tests.tables import ingest
+from tests.tables import ingest, predict_table
 
 OPTIONS = RidgeOptions(
     kernel="gaussian", length_scale=1.0, n_components=32, alpha=1.0, features="fourier", conformal=False
@@ -56,13 +53,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-def score(folder, model, data, output, **wanted):
-    source = wanted.pop("source", Source(data=str(folder / data)))
-    job = Predict(model=str(folder / model), source=source, output=str(output), **wanted)
-    predict(job, in_this_process(SerialEngine()))
-    return output
-
-
 def test_a_table_is_predicted_by_the_recipe_of_its_model(folder, tmp_path):
     """The oracle: the same rows encoded by hand, then the model on arrays."""
     frame, model = make_frame(70_000, 1), load_model(folder / "model")
@@ -74,9 +64,9 @@ def test_a_table_is_predicted_by_the_recipe_of_its_model(folder, tmp_path):
     X = np.column_stack([*one_hot, *dates, *areas])
     X = pd.DataFrame(X, columns=open_dataset(folder / "prices").feature_names)
     expected, std = model.predict(X, return_std=True)
-    found = parquet.read_table(
-        score(folder, "model", "new.csv", tmp_path / "p.parquet", std=True, coverage=0.9)
-    )
+    wanted = {"std": True, "coverage": 0.9}
+    written = predict_table(folder / "model", folder / "new.csv", tmp_path / "p.parquet", **wanted)
+    found = parquet.read_table(written)
     names = ["id", "prediction", "standard_deviation", "lower", "upper"]
     assert found.column_names == names
     assert found["id"].to_pylist() == frame["key"].tolist()
@@ -94,7 +84,8 @@ def test_a_table_is_predicted_by_the_recipe_of_its_model(folder, tmp_path):
 def test_probabilities_are_columns_by_their_class(folder, tmp_path, name):
     frame = make_frame(300, 1)
     frame.to_csv(tmp_path / "few.csv", index=False)
-    path = score(folder, "classifier", tmp_path / "few.csv", tmp_path / name, probabilities=True)
+    few = tmp_path / "few.csv"
+    path = predict_table(folder / "classifier", few, tmp_path / name, probabilities=True)
     found = csv.read_csv(path).to_pandas()
     assert list(found.columns) == ["id", "label", "probability of cheap", "probability of dear"]
     model = load_model(folder / "classifier")
@@ -103,7 +94,7 @@ def test_probabilities_are_columns_by_their_class(folder, tmp_path, name):
 
 
 def test_ids_are_in_zarr_too(folder, tmp_path):
-    score(folder, "model", "new.csv", tmp_path / "p.zarr")
+    predict_table(folder / "model", folder / "new.csv", tmp_path / "p.zarr")
     ids = open_column(tmp_path / "p.zarr", "id").take([0, 69_999]).tolist()
     assert ids == ["k1-0", "k1-69999"]
 
@@ -111,11 +102,11 @@ def test_ids_are_in_zarr_too(folder, tmp_path):
 def test_levels_that_are_new_and_columns_that_are_absent(folder, tmp_path):
     frame = make_frame(5, 2).assign(town="Rom").drop(columns="key")
     frame.to_parquet(tmp_path / "new.parquet")
-    found = csv.read_csv(score(folder, "model", tmp_path / "new.parquet", tmp_path / "p.csv"))
+    found = csv.read_csv(predict_table(folder / "model", tmp_path / "new.parquet", tmp_path / "p.csv"))
     assert found.column_names == ["prediction"]
     frame.drop(columns="area").to_csv(tmp_path / "less.csv", index=False)
     with refuses(DataError, "'area'", "'town', 'day'"):
-        score(folder, "model", tmp_path / "less.csv", tmp_path / "q.csv")
+        predict_table(folder / "model", tmp_path / "less.csv", tmp_path / "q.csv")
     with refuses(DataError, "'area'"):
         load_model(folder / "model").predict(frame.drop(columns="area"))
 
@@ -130,9 +121,9 @@ def test_what_cannot_be_is_refused_before_a_pass(folder, tmp_path):
         (StorageError, "make the folder", new, tmp_path / "no" / "p.csv", {}),
         (StorageError, "what is read", new, new, {"overwrite": True}),
         (DataError, "another recipe", tmp_path / "other", tmp_path / "q.csv", {}),
-        (InvalidParameterError, "no versions", new, tmp_path / "q.csv", {"source": old}),
+        (InvalidParameterError, "no versions", old, tmp_path / "q.csv", {}),
     ):
         with refuses(error, said):
-            score(folder, "model", data, output, **options)
+            predict_table(folder / "model", data, output, **options)
     assert (tmp_path / "p.csv").read_text() == "kept"
     assert not (tmp_path / "q.csv").exists()

@@ -26,29 +26,22 @@ from rff_dist.workbench.jobs.verdict import (
 NAMES = ["a", "b", "c"]
 
 
-def regression(y, ours, other, name=LINEAR, **options):
-    y = np.asarray(y, float)[:, np.newaxis]
+def comparison(y, models, n_classes=0, weights=None, **options):
+    models |= with_naive(y, n_classes, weights)
+    rows, X = np.arange(len(y)), np.zeros((len(y), 1))
+    return Comparison("test", len(y), rows, X, y, predictions=models, weights=weights, **options)
+
+
+def regression(y, ours, other, **options):
     models = {
-        OURS: Predictions(np.asarray(ours)[:, np.newaxis]),
-        name: Predictions(np.asarray(other)[:, np.newaxis]),
+        name: Predictions(np.asarray(one)[:, np.newaxis]) for name, one in ((OURS, ours), (LINEAR, other))
     }
-    models |= with_naive(y, 0, options.get("weights"))
-    return Comparison(
-        "test", len(y), np.arange(len(y)), np.zeros((len(y), 1)), y, predictions=models, **options
-    )
+    return comparison(np.asarray(y, float)[:, np.newaxis], models, **options)
 
 
 def classes(y, models):
-    found = {name: Predictions(logs.argmax(axis=1), logs) for name, logs in models.items()}
-    return Comparison(
-        "test",
-        len(y),
-        np.arange(len(y)),
-        np.zeros((len(y), 1)),
-        y,
-        predictions={**found, **with_naive(y, 3, None)},
-        classes=NAMES,
-    )
+    models = {name: Predictions(logs.argmax(axis=1), logs) for name, logs in models.items()}
+    return comparison(y, models, 3, classes=NAMES)
 
 
 def sure(said, chance):

@@ -9,12 +9,12 @@ import icechunk
 import numpy as np
 import pytest
 
-from rff_dist.data.blocks import Block
 from rff_dist.errors import IntegrityError
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import list_arrays, open_dataset
 from rff_dist.storage.writing import write_dataset
+from tests.tables import all_rows
 from tools import flips
 
 N, CHUNK = 100, 40  # large enough that Icechunk keeps chunks in files of their own
@@ -26,8 +26,7 @@ def draw(n, seed=0):
 
 
 def read(url):
-    dataset = open_dataset(url)
-    return dataset.read(Block(0, 0, dataset.n_samples))
+    return all_rows(open_dataset(url))
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "versioned"])
@@ -43,36 +42,6 @@ def chunks(url):
     return sorted(paths)[:2]
 
 
-def name_another(line):
-    return [line[0], replaced(line[1], id="0" * 20), *line[2:]]
-
-
-def leave_out(line):
-    return [line[0], *line[2:]]
-
-
-def cut_off(line):
-    return [line[0], line[-1]]
-
-
-def date_back(line):
-    facts = {**line[1].metadata, "written": "2020-01-01T00:00:00+00:00"}
-    return [line[0], replaced(line[1], metadata=facts), *line[2:]]
-
-
-def unsign(line):
-    facts = {name: value for name, value in line[1].metadata.items() if name != "digest"}
-    return [line[0], replaced(line[1], metadata=facts), *line[2:]]
-
-
-def lose_facts(line):
-    return [replaced(line[0], metadata={}), *line[1:]]
-
-
-def orphan(line):
-    return [replaced(line[0], parent_id=None)]
-
-
 def replaced(snapshot, **changes):
     members = {
         name: getattr(snapshot, name) for name in ("id", "parent_id", "message", "written_at", "metadata")
@@ -80,8 +49,25 @@ def replaced(snapshot, **changes):
     return SimpleNamespace(**members | changes)
 
 
+def with_facts(snapshot, **changes):
+    facts = {name: value for name, value in {**snapshot.metadata, **changes}.items() if value is not None}
+    return replaced(snapshot, metadata=facts)
+
+
+# of Icechunk's list of snapshots, the newest first
+DAMAGES = {
+    "another": lambda last, one, *others: [last, replaced(one, id="0" * 20), *others],
+    "left out": lambda last, one, *others: [last, *others],
+    "cut off": lambda last, *others: [last, others[-1]],
+    "dated back": lambda last, one, *others: [last, with_facts(one, written="2020-01-01T00:00:00Z"), *others],
+    "unsigned": lambda last, one, *others: [last, with_facts(one, digest=None), *others],
+    "without facts": lambda last, *others: [replaced(last, metadata={}), *others],
+    "an orphan": lambda last, *others: [replaced(last, parent_id=None)],
+}
+
+
 @pytest.mark.faults("F9")
-@pytest.mark.parametrize("damage", [name_another, leave_out, cut_off, date_back, unsign, lose_facts, orphan])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_history_that_is_damaged_is_noticed(tmp_path, monkeypatch, damage):
     """The damage is in Icechunk's list of snapshots, which has no checksum."""
     url = tmp_path / "d"
@@ -91,7 +77,7 @@ def test_a_history_that_is_damaged_is_noticed(tmp_path, monkeypatch, damage):
     assert len(flips.history_of(url)) == 3
     real = icechunk.Repository.ancestry
     monkeypatch.setattr(
-        icechunk.Repository, "ancestry", lambda *given, **named: iter(damage(list(real(*given, **named))))
+        icechunk.Repository, "ancestry", lambda *given, **named: iter(damage(*real(*given, **named)))
     )
     with pytest.raises(IntegrityError, match="not as it was written"):
         flips.history_of(url)
@@ -107,16 +93,15 @@ def test_a_history_with_a_commit_of_another_program_is_read(tmp_path):
 
 
 @pytest.mark.faults("F9")
-@pytest.mark.parametrize("name", ["y", "groups"])
-def test_an_array_whose_metadata_are_gone_is_missed(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "look"), [("y", open_dataset), ("groups", lambda url: open_column(url, "groups"))]
+)
+def test_an_array_whose_metadata_are_gone_is_missed(tmp_path, name, look):
     write_dataset(tmp_path / "d", *draw(N), groups=np.arange(N), chunk_rows=CHUNK)
     (tmp_path / "d" / name / "zarr.json").unlink()
-    look = (
-        (lambda: open_dataset(tmp_path / "d")) if name == "y" else lambda: open_column(tmp_path / "d", name)
-    )
-    for missing in (look, lambda: list_arrays(tmp_path / "d")):
+    for missing in (look, list_arrays):
         with pytest.raises(IntegrityError, match=rf"metadata of array '{name}'.*not as they were written"):
-            missing()
+            missing(tmp_path / "d")
 
 
 def test_chunks_that_changed_places_are_noticed_by_each_reader(url):

@@ -40,8 +40,8 @@ def read_all(column):
     return column.read(Block(0, 0, column.n_samples))
 
 
-def stored(tmp_path, values, **options):
-    group = zarr.create_group(tmp_path / "group.zarr", overwrite=True)
+def stored(tmp_path, values, zarr_format=3, **options):
+    group = zarr.create_group(tmp_path / "group.zarr", overwrite=True, zarr_format=zarr_format)
     dtype = TEXT if values.dtype == object else values.dtype
     array = group.create_array("y", shape=values.shape, dtype=dtype, chunks=(3,), **options)
     array[:] = values
@@ -59,15 +59,12 @@ class TestRoundTrips:
 
     @pytest.mark.parametrize("zarr_format", [2, 3])
     def test_stored_values_come_back(self, tmp_path, name, zarr_format):
-        group = zarr.create_group(tmp_path / "group.zarr", zarr_format=zarr_format)
         values = VALUES[name]
-        dtype = TEXT if values.dtype == object else values.dtype
-        group.create_array("y", shape=(7,), dtype=dtype, chunks=(3,))[:] = values
-        column = open_column(tmp_path / "group.zarr", "y", missing_chunks="fill")
+        column = open_column(stored(tmp_path, values, zarr_format=zarr_format), "y", missing_chunks="fill")
         assert read_all(column).tolist() == values.tolist()
         assert column.take(np.array([5, 0, 5])).tolist() == values[[5, 0, 5]].tolist()
-        assert column.dtype.kind == dtype.kind
-        assert column.dtype.isnative if dtype.kind != "T" else True
+        assert column.dtype.kind == ("T" if values.dtype == object else values.dtype.kind)
+        assert column.dtype.kind == "T" or column.dtype.isnative
 
     def test_written_as_y_and_as_groups_they_come_back(self, name):
         url = "memory://columns-round-trip"
@@ -151,6 +148,10 @@ def test_what_is_no_label_is_refused_and_the_row_named(values, message):
         as_column(values)
 
 
+def utf32(**configuration):
+    return {"data_type": {"name": "fixed_length_utf32", "configuration": configuration}}
+
+
 class TestStored:
     def test_a_fraction_or_nan_is_refused_where_it_is_read(self, tmp_path):
         url = stored(tmp_path, np.array([1.0, 2.0, 3.0, 4.0, 2.5, np.nan]))
@@ -173,23 +174,11 @@ class TestStored:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"shape": [2**41]}, "claims 2_199_023_255_552 rows"),
-            ({"shape": [7, 1]}, "as many axes"),
             ({"data_type": "complex64"}, "dtype complex64"),
-            ({"data_type": {"name": "fixed_length_utf32", "configuration": {"length_bytes": 7}}}, "text of"),
-            ({"data_type": {"name": "fixed_length_utf32", "configuration": {}}}, "cannot be read"),
-            (
-                {
-                    "data_type": {
-                        "name": "fixed_length_utf32",
-                        "configuration": {"length_bytes": 3 * 2**29},
-                    },
-                    "codecs": [{"name": "bytes"}],
-                },
-                "pieces of",
-            ),
+            (utf32(length_bytes=7), "text of"),
+            (utf32(), "cannot be read"),
+            (utf32(length_bytes=3 * 2**29) | {"codecs": [{"name": "bytes"}]}, "pieces of"),
             ({"data_type": {"name": "variable_length_bytes"}}, "dtype variable_length_bytes"),
-            ({"codecs": [{"name": "numcodecs.pickle"}]}, "pickle"),
             ({"data_type": "int64"}, "vlen-utf8"),
         ],
     )

@@ -21,15 +21,18 @@ def folder_as_object_store(path):
     return ObjectStore(obstore.LocalStore(path))
 
 
-@pytest.fixture(params=["folder", "memory", "object store", "object store without If-Match"])
+STORES = {
+    "folder": LocalStore,
+    "memory": lambda _: MemoryStore(),
+    "object store": lambda _: object_store(),
+    "object store without If-Match": folder_as_object_store,
+}
+that_replace = pytest.mark.parametrize("store", list(STORES)[:3], indirect=True)
+
+
+@pytest.fixture(params=STORES)
 def store(request, tmp_path):
-    made = {
-        "folder": lambda: LocalStore(tmp_path),
-        "memory": MemoryStore,
-        "object store": object_store,
-        "object store without If-Match": lambda: folder_as_object_store(tmp_path),
-    }
-    return made[request.param]()
+    return STORES[request.param](tmp_path)
 
 
 def create(store, content):
@@ -56,9 +59,8 @@ def test_one_of_many_at_once_creates(store):
     assert read(store).content == str(told.index(True)).encode()
 
 
-@pytest.mark.parametrize("make", [lambda _: MemoryStore(), LocalStore, lambda _: object_store()])
-def test_only_what_was_read_is_replaced(make, tmp_path):
-    store = make(tmp_path)
+@that_replace
+def test_only_what_was_read_is_replaced(store):
     assert replace(store, b"1", None)
     assert not replace(store, b"2", None)
     first = read(store)
@@ -70,10 +72,8 @@ def test_only_what_was_read_is_replaced(make, tmp_path):
     assert read(store) is None
 
 
-@pytest.mark.parametrize("make", [lambda _: MemoryStore(), LocalStore, lambda _: object_store()])
-def test_of_many_that_replace_at_once_each_follows_the_one_before(make, tmp_path):
-    store = make(tmp_path)
-
+@that_replace
+def test_of_many_that_replace_at_once_each_follows_the_one_before(store):
     def append(i):
         while True:
             found = read(store)

@@ -28,6 +28,7 @@ from rff_dist.storage.locations import parse_location
 from rff_dist.workbench.jobs import steps
 from tests.grids import CHUNKS, make_cube, stacked, write_cube
 from tests.refusals import for_each_refusal, once, refuses
+from tests.tables import all_rows
 
 INPUTS = ["rain", "elevation", "lat"]
 PLAIN = {
@@ -50,10 +51,6 @@ def cube(place):
 @pytest.fixture(scope="module")
 def dataset(cube, place):
     return open_dataset(place, x=INPUTS, y="temperature")
-
-
-def all_rows(dataset):
-    return dataset.read(Block(0, 0, dataset.n_samples))
 
 
 def sorted_rows(X):
@@ -384,79 +381,38 @@ def test_folds_of_a_time_are_of_equally_many_moments(cube, dataset, place):
 # -- what is refused -------------------------------------------------------------------------------
 
 
-def fit(X, y):
-    return RFFRidge(**PLAIN).fit(X, y)
+SMALL = make_cube(4)
+RAIN, WARMTH = SMALL[["rain"]], SMALL.temperature
+ELSEWHERE = SMALL.crs.assign_attrs(grid_mapping_name="transverse_mercator")
+NORTH = SMALL.lat > 0
+SYSTEMS = ("latitude_longitude", "transverse_mercator")
+RIDGE, BY_GROUPS = RFFRidge(**PLAIN), RFFRidge(**PLAIN | {"alpha": "cv"}, cv=GroupFolds(2))
 
 
-def shifted():
-    cube = make_cube(4)
-    return fit(cube[["rain"]], cube.temperature.assign_coords(lat=cube.lat + 0.5))
+def predict_elsewhere(estimator):
+    return estimator.fit(RAIN, (WARMTH > 1).astype(int)).predict(RAIN.assign_coords(crs=ELSEWHERE))
 
 
-def fewer():
-    cube = make_cube(4)
-    return fit(cube[["rain"]].drop_vars("lat"), cube.temperature.drop_vars("lat").isel(lat=slice(3)))
-
-
-def in_space_and_time():
-    cube = make_cube(4)
-    return fit(cube[["rain"]], cube.temperature.mean("time"))
-
-
-def two_systems():
-    cube = make_cube(4)
-    other = cube.crs.assign_attrs(grid_mapping_name="transverse_mercator")
-    return fit(cube[["rain"]], cube.temperature.assign_coords(crs=other))
-
-
-def grouped(change):
-    cube = make_cube(4)
-    return RFFRidge(**PLAIN | {"alpha": "cv"}, cv=GroupFolds(2)).fit(
-        cube[["rain"]], cube.temperature, groups=change(cube.lat > 0)
-    )
-
-
-def predicted_elsewhere(estimator):
-    cube = make_cube(4)
-    fitted = estimator.fit(cube[["rain"]], (cube.temperature > 1).astype(int))
-    other = cube.crs.assign_attrs(grid_mapping_name="transverse_mercator")
-    return fitted.predict(cube[["rain"]].assign_coords(crs=other))
-
-
-def all_missing():
-    cube = make_cube(4)
-    return fit(cube[["rain"]] * np.nan, cube.temperature)
+refused = partial(once, error=DataError)
 
 
 @for_each_refusal(
-    once(shifted, "y", "lat", "-59.5", error=DataError),
-    once(fewer, "rain", "temperature", "lat", 20, 3, error=DataError),
-    once(in_space_and_time, "rain", "time", error=DataError),
-    once(two_systems, "latitude_longitude", "transverse_mercator", error=DataError),
-    once(
-        partial(predicted_elsewhere, RFFRidge(**PLAIN)),
-        "latitude_longitude",
-        "transverse_mercator",
-        error=DataError,
+    refused(lambda: RIDGE.fit(RAIN, WARMTH.assign_coords(lat=SMALL.lat + 0.5)), "y", "lat", "-59.5"),
+    refused(
+        lambda: RIDGE.fit(RAIN.drop_vars("lat"), WARMTH.drop_vars("lat").isel(lat=slice(3))),
+        *("rain", "temperature", "lat", 20, 3),
     ),
-    once(
-        partial(predicted_elsewhere, RFFClassifier(**PLAIN)),
-        "latitude_longitude",
-        "transverse_mercator",
-        error=DataError,
+    refused(lambda: RIDGE.fit(RAIN, WARMTH.mean("time")), "rain", "time"),
+    refused(lambda: RIDGE.fit(RAIN, WARMTH.assign_coords(crs=ELSEWHERE)), *SYSTEMS),
+    refused(partial(predict_elsewhere, RIDGE), *SYSTEMS),
+    refused(partial(predict_elsewhere, RFFClassifier(**PLAIN)), *SYSTEMS),
+    refused(
+        lambda: BY_GROUPS.fit(RAIN, WARMTH, groups=NORTH.assign_coords(lat=NORTH.lat + 1)), "groups", "lat"
     ),
-    once(
-        partial(grouped, lambda groups: groups.assign_coords(lat=groups.lat + 1)),
-        "groups",
-        "lat",
-        error=DataError,
-    ),
-    once(
-        partial(grouped, lambda groups: groups.drop_vars("lat")[:3]), "groups", "lat", 3, 20, error=DataError
-    ),
-    once(all_missing, "rain", "temperature", error=DataError),
-    once(partial(days_since_1970, "days since 2000-01-01", "360_day", "t"), "t", "360_day", error=DataError),
-    once(partial(days_since_1970, "fortnights since 2000-01-01", "standard", "t"), "t", error=DataError),
+    refused(lambda: BY_GROUPS.fit(RAIN, WARMTH, groups=NORTH.drop_vars("lat")[:3]), "groups", "lat", 3, 20),
+    refused(lambda: RIDGE.fit(RAIN * np.nan, WARMTH), "rain", "temperature"),
+    refused(partial(days_since_1970, "days since 2000-01-01", "360_day", "t"), "t", "360_day"),
+    refused(partial(days_since_1970, "fortnights since 2000-01-01", "standard", "t"), "t"),
 )
 def test_grids_that_do_not_fit_are_refused(call, error, names):
     with refuses(error, *names):

@@ -1,12 +1,14 @@
 """One run at a time holds a folder, whoever else tries; elsewhere the one that publishes first wins."""
 
+import contextlib
+import contextvars
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +38,22 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
-def in_another_thread(action: Callable[[], Any]) -> Any:
-    """Call in a context that holds nothing, and return the result or the error."""
-    results: list[Any] = []
-
-    def run() -> None:
-        try:
-            results.append(action())
-        except Exception as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(60)
-    return results[0]
+def as_another_run(action: Callable[..., Any], *given: Any) -> Any:
+    """Call in a context that holds nothing."""
+    return contextvars.Context().run(action, *given)
 
 
 def try_to_hold(place: str) -> Any:
-    def once() -> str:
-        with hold(place, holder="a rival"):
-            return "held"
+    """Return what another run gets: the place, or the error."""
 
-    return in_another_thread(once)
+    def once() -> Any:
+        try:
+            with hold(place, holder="a rival"):
+                return "held"
+        except OutputBusyError as error:
+            return error
+
+    return as_another_run(once)
 
 
 def lock_of(place: str | Path) -> Path:
@@ -85,12 +81,6 @@ def test_a_lease_ends_with_its_context_also_after_an_error(place):
         _ = 1 // 0
     assert not lock_of(place).exists()
     assert try_to_hold(place) == "held"
-
-
-def test_nothing_is_left_beside_a_local_output(tmp_path):
-    with hold(tmp_path / "model", holder="one"):
-        assert [path.name for path in tmp_path.iterdir()] == [".model.lock"]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_gets_a_local_lease_removes_what_killed_writers_left(tmp_path):
@@ -169,10 +159,6 @@ def write(place: str, i: int) -> None:
     write_record(place, kind="test", metadata={"i": i}, arrays={"a": np.full(3, i)}, overwrite=True)
 
 
-def in_another_thread_write(place: str, i: int) -> None:
-    assert in_another_thread(lambda: write(place, i)) is None
-
-
 @pytest.mark.faults("F16")
 @pytest.mark.parametrize("before", [False, True], ids=["nothing there", "a model there"])
 def test_of_two_runs_the_one_that_publishes_first_wins_and_the_other_is_told(stored, before):
@@ -180,7 +166,7 @@ def test_of_two_runs_the_one_that_publishes_first_wins_and_the_other_is_told(sto
         write(stored, 0)
     with hold(stored, holder="one"):
         check_held(parse_location(stored))
-        in_another_thread_write(stored, 1)
+        as_another_run(write, stored, 1)
         with pytest.raises(OutputBusyError, match="may no longer write"):
             write(stored, 2)
     assert read_record(stored).metadata == {"i": 1}
@@ -195,7 +181,7 @@ def test_a_run_may_publish_again_what_it_has_published_itself(stored):
 
 def test_a_version_published_meanwhile_stays_the_current_one(stored):
     with hold(stored, holder="one"):
-        in_another_thread(lambda: publish(stored, 1))
+        as_another_run(publish, stored, 1)
         with pytest.raises(OutputBusyError, match="may no longer write"):
             publish(stored, 2)
     assert read_record(stored).metadata == {"digest": "1"}
@@ -209,23 +195,18 @@ def test_of_many_that_take_and_release_a_lock_one_holds_it_at_a_time(tmp_path):
     """Each release removes the file, so another file may be locked at the same moment."""
     now, most, in_total = 0, 0, 0
 
-    def run() -> None:
+    def run(_: int) -> None:
         nonlocal now, most, in_total
         for _ in range(200):
-            try:
-                with output_places._locked(parse_location(tmp_path / "model"), "one"):
-                    now, in_total = now + 1, in_total + 1
-                    most = max(most, now)
-                    time.sleep(0)
-                    now -= 1
-            except OutputBusyError:
-                pass
+            place = output_places._locked(parse_location(tmp_path / "model"), "one")
+            with contextlib.suppress(OutputBusyError), place:
+                now, in_total = now + 1, in_total + 1
+                most = max(most, now)
+                time.sleep(0)
+                now -= 1
 
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
     assert most == 1
     assert in_total > 4
     assert list(tmp_path.iterdir()) == []

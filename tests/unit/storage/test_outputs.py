@@ -20,13 +20,16 @@ BLOCKS = cut_blocks(50, 8, rows_per_block=16)
 VALUES = np.arange(100.0).reshape(50, 2)
 
 
+def write_blocks(output, blocks=BLOCKS, values=VALUES):
+    for block in blocks:
+        output.write(block, values[block.start : block.stop])
+
+
 @settings(max_examples=30)
 @given(order=st.permutations(range(len(BLOCKS))), again=st.lists(st.integers(0, len(BLOCKS) - 1), max_size=3))
 def test_blocks_may_come_in_any_order_and_more_than_once(order, again):
     output = create_output("memory://out", Layout(**SIZES), overwrite=True)
-    for i in [*order, *again]:
-        block = BLOCKS[i]
-        output.write(block, VALUES[block.start : block.stop])
+    write_blocks(output, [BLOCKS[i] for i in [*order, *again]])
     output.finish()
     np.testing.assert_array_equal(
         open_dataset("memory://out", x="predictions").read(Block(0, 0, 50)).X, VALUES
@@ -42,8 +45,7 @@ def test_workers_write_through_a_pickled_handle(tmp_path, project_root):
     )
     content = pickle.dumps((output, BLOCKS[1:]))
     subprocess.run([sys.executable, "-c", script], input=content, cwd=project_root, check=True)
-    for block in BLOCKS[:2]:  # of which another worker has written one
-        pickle.loads(pickle.dumps(output)).write(block, VALUES[block.start : block.stop])
+    write_blocks(pickle.loads(pickle.dumps(output)), BLOCKS[:2])  # of which another worker has written one
     output.finish({"model": "m"})
     dataset = open_dataset(tmp_path / "p", x="predictions")
     np.testing.assert_array_equal(dataset.read(Block(0, 0, 50)).X, VALUES)
@@ -77,8 +79,7 @@ def test_an_unfinished_output_is_not_published_and_says_so(tmp_path, scheme):
         open_dataset(url, x="predictions")
     with pytest.raises(StorageError, match="is unfinished"):
         open_dataset(output.place.staged.url, x="predictions")
-    for block in BLOCKS[1:]:
-        output.write(block, np.zeros((block.n_samples, 2)))
+    write_blocks(output, BLOCKS[1:], 0 * VALUES)
     output.finish()
     assert open_dataset(url, x="predictions").n_samples == 50
 
@@ -97,8 +98,7 @@ def test_an_output_that_exists_is_kept_until_the_new_one_is_finished(tmp_path):
         create_output(tmp_path / "p", Layout(**SIZES))
     output = create_output(tmp_path / "p", Layout(**SIZES), overwrite=True)
     assert open_dataset(tmp_path / "p").n_samples == 50
-    for block in BLOCKS:
-        output.write(block, VALUES[block.start : block.stop])
+    write_blocks(output)
     output.finish()
     assert open_dataset(tmp_path / "p", x="predictions").n_samples == 50
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
@@ -108,8 +108,7 @@ def test_an_output_that_exists_is_kept_until_the_new_one_is_finished(tmp_path):
 def test_two_runs_on_one_output_publish_one(tmp_path):
     first, second = (create_output(tmp_path / "p", Layout(**SIZES)) for _ in range(2))
     for value, output in enumerate((first, second)):
-        for block in BLOCKS:
-            output.write(block, np.full((block.n_samples, 2), value))
+        write_blocks(output, values=np.full((50, 2), value))
     first.finish()
     with pytest.raises(OutputExistsError, match="meanwhile"):
         second.finish()

@@ -2,6 +2,7 @@ import json
 import pickle
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,9 @@ from rff_dist.errors import (
     UnsafeModelError,
     VersionError,
 )
-from rff_dist.storage import locations
+from rff_dist.storage import documents, locations
 from rff_dist.storage.records import read_record, write_record
+from tests.bits import flipped
 
 METADATA = {"alpha": 0.1, "kernel": {"name": "matern", "nu": 1.5}, "features": ["a", "b"], "none": None}
 NUMBERS = st.one_of(
@@ -40,13 +42,11 @@ def write(url, **changes):
 
 def edit(path, change, *, sign=True):
     """Change model.json as damage does (`sign=False`), or as an attacker would."""
-    from rff_dist.storage.documents import _digest
-
     document = json.loads((path / "model.json").read_text())
     document.update(change)
     if sign:
         document.pop("sha256")
-        document["sha256"] = _digest(document)
+        document["sha256"] = documents._digest(document)
     (path / "model.json").write_text(json.dumps(document))
 
 
@@ -85,9 +85,7 @@ def test_every_flipped_bit_of_an_array_is_noticed_and_the_array_named(tmp_path):
     file = arrays_folder(tmp_path / "m") / "coefficients" / "c" / "0" / "0"
     content = file.read_bytes()
     for bit in range(0, 8 * len(content), 7):
-        damaged = bytearray(content)
-        damaged[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(damaged)
+        file.write_bytes(flipped(content, bit))
         with pytest.raises(IntegrityError, match="array 'coefficients' of"):
             read_record(tmp_path / "m")
     file.write_bytes(content)
@@ -253,14 +251,13 @@ class TestOverwriting:
                 seen.append((record.metadata["i"], *values.tolist()))
 
         write_record(url, kind="k", metadata={"i": 0}, arrays={"a": np.zeros(1000)}, overwrite=True)
-        reader = threading.Thread(target=read)
-        reader.start()
-        for i in range(1, 40):
-            write_record(
-                url, kind="k", metadata={"i": i}, arrays={"a": np.full(1000, float(i))}, overwrite=True
-            )
-        done.set()
-        reader.join()
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(read)
+            for i in range(1, 40):
+                arrays = {"a": np.full(1000, float(i))}
+                write_record(url, kind="k", metadata={"i": i}, arrays=arrays, overwrite=True)
+            done.set()
+        assert reading.exception() is None
         assert seen
         assert all(len(entry) == 2 and entry[0] == entry[1] for entry in seen)
         assert [entry[0] for entry in seen] == sorted(entry[0] for entry in seen)

@@ -15,7 +15,6 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ConflictError
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge import predict as prediction
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge
@@ -68,16 +67,6 @@ class TestPlainZarrThatIsChangedMeanwhile:
         with pytest.raises(ConflictError, match="was changed while it was read"):
             prediction.predict(dataset, model, tmp_path / "out", engine=ENGINE)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
-
-
-@pytest.mark.faults("F17")
-def test_versioned_data_that_are_changed_meanwhile_are_read_as_they_were_opened(tmp_path, rows):
-    dataset = write_dataset(tmp_path / "d", *rows, chunk_rows=8, versioned=True)
-    expected = fit(dataset)
-    overwrite(tmp_path / "d", *rows)
-    found = fit(pickle.loads(pickle.dumps(dataset)))
-    assert found.digest() == expected.digest()
-    assert found.card["data_version"] == dataset.version != open_dataset(tmp_path / "d").version
 
 
 def test_data_and_predictions_open_in_xarray(tmp_path, rows):

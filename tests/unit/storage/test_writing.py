@@ -130,26 +130,17 @@ def test_data_without_columns_are_refused_in_the_words_of_scikit_learn(tmp_path)
         open_dataset(tmp_path / "foreign")
 
 
-def write_predictions(url):
-    create_output(url, Layout(n_samples=4, n_columns=None, dtype=float, chunk_rows=4))
+LAYOUT = Layout(n_samples=4, n_columns=None, dtype=float, chunk_rows=4)
+WRITERS = {
+    "arrays": lambda url: write_dataset(url, X),
+    "predictions": lambda url: create_output(url, LAYOUT),
+    "generated": lambda url: generate_dataset(url, lambda X: X[:, 0], RandomRows(4, 1, noise=0, seed=0)),
+    "model": lambda url: write_record(url, kind="any", metadata={}, arrays={}),
+}
+each_writer = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 
 
-def write_generated(url):
-    generate_dataset(url, lambda X: X[:, 0], RandomRows(4, 1, noise=0, seed=0))
-
-
-def write_model(url):
-    write_record(url, kind="any", metadata={}, arrays={})
-
-
-def write_arrays(url):
-    write_dataset(url, X)
-
-
-WRITERS = [write_arrays, write_predictions, write_generated, write_model]
-
-
-@pytest.mark.parametrize("write", WRITERS)
+@each_writer
 @pytest.mark.parametrize(
     ("number", "advice"),
     [
@@ -169,7 +160,7 @@ def test_a_folder_that_cannot_be_written_is_refused_with_fitting_advice(
         write(tmp_path / "new" / "a")
 
 
-@pytest.mark.parametrize("write", WRITERS)
+@each_writer
 def test_a_file_system_that_takes_no_folders_is_refused(write):
     with pytest.raises(StorageError, match=r"/proc/new/a cannot be written: /proc: .*\. Choose "):
         write("/proc/new/a")
@@ -178,7 +169,7 @@ def test_a_file_system_that_takes_no_folders_is_refused(write):
 def test_the_trial_leaves_nothing(tmp_path):
     with pytest.raises(DataError):
         write_dataset(tmp_path / "new" / "a", iter([]))
-    output = create_output(tmp_path / "b", Layout(n_samples=4, n_columns=None, dtype=float, chunk_rows=4))
+    output = create_output(tmp_path / "b", LAYOUT)
     assert len(list(tmp_path.glob(".b*"))) == 1
     output.discard()
 

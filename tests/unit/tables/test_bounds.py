@@ -4,12 +4,11 @@ import tracemalloc
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
-from pyarrow import feather
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.workbench.tables import learn
+from tests import tables
 from tests.refusals import refuses
 from tests.tables import ingest
 
@@ -17,8 +16,7 @@ N = 120_000
 
 
 def save(columns, path):
-    feather.write_feather(pa.Table.from_pandas(pd.DataFrame(columns), preserve_index=False), str(path))
-    return path
+    return tables.save(pd.DataFrame(columns), path)
 
 
 def numbers(n_levels, n=N, seed=0):

@@ -4,18 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.recipes import recipe_of
 from rff_dist.storage.columns import open_column
 from rff_dist.workbench.tables.csv_files import find_dialect, has_names
 from tests.refusals import refuses
-from tests.tables import ingest, ingest_more
-
-
-def X_of(dataset):
-    return dataset.read(Block(0, 0, dataset.n_samples)).X
+from tests.tables import all_rows, ingest, ingest_more
 
 
 @pytest.fixture
@@ -31,7 +26,7 @@ def test_delimiter_header_and_decimal_point_are_found(tmp_path, numbers, delimit
         pytest.skip("ambiguous")
     numbers.to_csv(tmp_path / "t.csv", sep=delimiter, header=header, decimal=decimal, index=False)
     dataset = ingest(tmp_path / "t.csv", tmp_path / "d")
-    np.testing.assert_array_equal(X_of(dataset), numbers)
+    np.testing.assert_array_equal(all_rows(dataset).X, numbers)
     assert dataset.feature_names == (tuple(numbers) if header else ("0", "1", "2"))
     assert bool(dataset.attributes["recipe"]["notes"]) == (not header or delimiter != ",")
 
@@ -71,7 +66,7 @@ def test_a_file_of_many_blocks_keeps_the_order_and_the_bits_of_its_rows(tmp_path
     frame.to_csv(tmp_path / "t.csv", index=False)
     assert (tmp_path / "t.csv").stat().st_size > 5 * 2**20
     dataset = ingest(tmp_path / "t.csv", tmp_path / "d", chunk_rows=5_000)
-    assert X_of(dataset).tobytes() == frame.to_numpy().tobytes()
+    assert all_rows(dataset).X.tobytes() == frame.to_numpy().tobytes()
     with (tmp_path / "t.csv").open("a") as file:
         file.write("300000,no number\n")
     with refuses(DataError, "300002", "'no number'"):
@@ -84,7 +79,7 @@ def test_a_block_may_end_within_a_quoted_text(tmp_path):
     (tmp_path / "t.csv").write_text(f"row,said\n{rows}")
     assert (tmp_path / "t.csv").stat().st_size > 2**20  # of a block
     dataset = ingest(tmp_path / "t.csv", tmp_path / "d", drop=["said"])
-    np.testing.assert_array_equal(X_of(dataset)[:, 0], np.arange(8_000))
+    np.testing.assert_array_equal(all_rows(dataset).X[:, 0], np.arange(8_000))
 
 
 def test_what_is_given_is_not_looked_for(tmp_path):
@@ -93,17 +88,6 @@ def test_what_is_given_is_not_looked_for(tmp_path):
     assert (dialect.names, dialect.delimiter, dialect.encoding) == (None, ",", "ascii")
     with refuses(InvalidParameterError, "expected one character"):
         Reading(delimiter="::")
-
-
-def test_json_lines_are_rows(tmp_path):
-    (tmp_path / "t.jsonl").write_text(
-        '{"a": 1, "t": "x", "d": "2020-01-01T12:00:00"}\n{"a": 2.5, "t": "y", "d": "2021-01-01T12:00:00"}\n'
-    )
-    dataset = ingest(tmp_path / "t.jsonl", tmp_path / "d", dates=["year"])
-    np.testing.assert_array_equal(X_of(dataset), [[1, 0, 2020], [2.5, 1, 2021]])
-    (tmp_path / "bad.jsonl").write_text("not json")
-    with refuses((DataError, OSError), "bad.jsonl"):
-        ingest(tmp_path / "bad.jsonl", tmp_path / "e")
 
 
 class TestIndex:
@@ -161,7 +145,7 @@ class TestIndex:
         frame.to_csv(tmp_path / "1.csv")
         (-frame).to_csv(tmp_path / "2.csv")
         dataset = ingest([tmp_path / "1.csv", tmp_path / "2.csv"], tmp_path / "d")
-        np.testing.assert_array_equal(X_of(dataset)[:, 0], [*frame["x"], *-frame["x"]])
+        np.testing.assert_array_equal(all_rows(dataset).X[:, 0], [*frame["x"], *-frame["x"]])
 
     @pytest.mark.parametrize("has_index", [True, False])
     def test_may_be_there_or_not_in_later_tables(self, tmp_path, numbers, has_index):
@@ -171,4 +155,4 @@ class TestIndex:
         numbers[:1].to_csv(tmp_path / "2.csv", index=has_index)
         assert ingest_more(tmp_path / "2.csv", tmp_path / "d").n_after == 301
         dataset = ingest(tmp_path / "2.csv", tmp_path / "e", recipe=recipe)
-        np.testing.assert_array_equal(X_of(dataset), numbers[["x"]][:1])
+        np.testing.assert_array_equal(all_rows(dataset).X, numbers[["x"]][:1])

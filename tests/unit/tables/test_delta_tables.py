@@ -162,17 +162,13 @@ def test_a_table_that_was_rolled_back_behind_the_dataset_is_refused(table, data,
         ingest_more(table.url, data)
 
 
-def test_data_of_other_sources_follow_no_table(table, tmp_path):
-    (tmp_path / "t.csv").write_text("a,price\n1,2\n3,4\n")
-    ingest(tmp_path / "t.csv", tmp_path / "data.zarr", target="price")
-    with refuses(DataError, table.url, "other sources"):
-        ingest_more(table.url, tmp_path / "data.zarr")
-
-
-def test_a_table_stands_alone(table, tmp_path):
+def test_a_table_stands_alone_and_data_of_other_sources_follow_none(table, tmp_path):
     (tmp_path / "t.csv").write_text("a,price\n1,2\n3,4\n")
     with refuses(StorageError, table.url, "alone"):
         ingest([table.url, tmp_path / "t.csv"], tmp_path / "out")
+    ingest(tmp_path / "t.csv", tmp_path / "data.zarr", target="price")
+    with refuses(DataError, table.url, "other sources"):
+        ingest_more(table.url, tmp_path / "data.zarr")
 
 
 def test_keys_that_name_several_rows_are_refused_when_they_change(table, data):

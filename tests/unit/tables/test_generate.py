@@ -8,16 +8,20 @@ from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 from tests.refusals import refuses
 
 
-def generate(url, n_samples=20_000, **changes):
+def some(X):
+    return np.sin(X) @ [1.0, 2.0, 3.0]
+
+
+def generate(url, n_samples=20_000, function=some, **changes):
     options = {"n_features": 3, "noise": 0.25, "seed": 11, "overwrite": True} | changes
     how = Writing(options.pop("chunk_rows", None), options.pop("overwrite"))
-    rows = generate_dataset(url, lambda X: np.sin(X) @ [1.0, 2.0, 3.0], RandomRows(n_samples, **options), how)
+    rows = generate_dataset(url, function, RandomRows(n_samples, **options), how)
     return rows, rows.read(Block(0, 0, n_samples))
 
 
 def test_the_best_possible_error_is_the_one_stated():
     dataset, rows = generate("memory://g")
-    residual = rows.y[:, 0] - np.sin(rows.X.astype(np.float64)) @ [1.0, 2.0, 3.0]
+    residual = rows.y[:, 0] - some(rows.X.astype(np.float64))
     best = dataset.attributes["best_rmse"]
     assert best == 0.25
     # The mean square of n normals has the standard deviation noise² · sqrt(2/n).
@@ -33,10 +37,7 @@ def test_inputs_are_independent_standard_normals():
 
 
 def test_noise_does_not_repeat_the_inputs():
-    dataset = generate_dataset(
-        "memory://g", lambda X: 0 * X, RandomRows(20_000, 1, noise=1.0, seed=3), Writing(overwrite=True)
-    )
-    rows = dataset.read(Block(0, 0, 20_000))
+    _, rows = generate("memory://g", function=lambda X: 0 * X, n_features=1, noise=1.0, seed=3)
     assert abs(np.corrcoef(rows.X[:, 0], rows.y[:, 0])[0, 1]) < 5 / np.sqrt(20_000)
 
 
@@ -61,7 +62,7 @@ def test_a_later_first_row_gives_the_rows_that_follow(first_row):
 
 def test_without_noise_y_is_the_function():
     _, rows = generate("memory://g", noise=0.0)
-    np.testing.assert_array_equal(rows.y[:, 0], np.sin(rows.X.astype(np.float64)) @ [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(rows.y[:, 0], some(rows.X.astype(np.float64)))
 
 
 @pytest.mark.parametrize("function", [lambda X: X[:-1], lambda X: X[:, 0] / 0, lambda X: X[..., None]])

@@ -1,22 +1,17 @@
 """Texts that are numbers or dates: what is read of them, and the same from every kind of table."""
 
 import itertools
-import sqlite3
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
-from pyarrow import feather, parquet
 
-from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError
 from rff_dist.recipes.recipes import Recipe, encode_table, recipe_of
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.workbench.tables.queries import Query
 from tests.refusals import refuses
-from tests.tables import ingest, ingest_more
+from tests.tables import all_rows, ingest, ingest_frame, ingest_more, save
 
 N = 60
 NUMBERS = np.random.default_rng(0).uniform(1000, 10**6, N).round(2)
@@ -41,29 +36,6 @@ WRITTEN = {
 }
 
 
-def everything(dataset):
-    return dataset.read(Block(0, 0, dataset.n_samples))
-
-
-def save(frame, path, **how):
-    """Write a frame; a database is filled and named by a query."""
-    match path.suffix:
-        case ".csv":
-            frame.to_csv(path, index=False, **how)
-        case ".parquet":
-            parquet.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
-        case ".feather":
-            feather.write_feather(pa.Table.from_pandas(frame, preserve_index=False), str(path))
-        case ".jsonl":
-            frame.to_json(path, orient="records", lines=True)
-        case ".db":
-            with sqlite3.connect(path) as database:
-                frame.to_sql("t", database, index=False)
-            database.close()
-            return Query("SELECT * FROM t", f"sqlite:///{path}")
-    return path
-
-
 OTHERS = ["parquet", "feather", "jsonl", "db"]
 
 
@@ -74,22 +46,17 @@ OTHERS = ["parquet", "feather", "jsonl", "db"]
 def test_numbers_in_text_are_numbers_whatever_holds_them(tmp_path, written, suffix):
     texts = [WRITTEN[written](value) for value in NUMBERS]
     frame = pd.DataFrame({"price": texts, "x": texts, "k": ["a", "b"] * (N // 2)})
-    source = save(frame, tmp_path / f"t.{suffix}")
-    dataset = ingest(source, tmp_path / "d", target="price")
-    np.testing.assert_array_equal(everything(dataset).y[:, 0], NUMBERS)
-    np.testing.assert_array_equal(everything(dataset).X[:, 0], NUMBERS)
+    dataset = ingest_frame(frame, tmp_path, suffix, target="price")
+    np.testing.assert_array_equal(all_rows(dataset).y[:, 0], NUMBERS)
+    np.testing.assert_array_equal(all_rows(dataset).X[:, 0], NUMBERS)
     (notes,) = dataset.attributes["recipe"]["notes"].values()
     assert any("'price', 'x'" in note and "read as numbers" in note for note in notes)
     recipe = Recipe.from_dict(dataset.attributes["recipe"])
     # one row, which alone could be read otherwise
-    row = frame.assign(x=written_alone(written))[:1]
+    row = frame.assign(x=WRITTEN[written](1234).replace(".00", "").replace(",00", ""))[:1]
     assert encode_table(recipe, row)[0, 0] == 1234
     save(row, tmp_path / "one.csv")
-    assert everything(ingest(tmp_path / "one.csv", tmp_path / "e", recipe=recipe)).X[0, 0] == 1234
-
-
-def written_alone(written):
-    return WRITTEN[written](1234).replace(".00", "").replace(",00", "")
+    assert all_rows(ingest(tmp_path / "one.csv", tmp_path / "e", recipe=recipe)).X[0, 0] == 1234
 
 
 def test_points_group_thousands_in_files_with_decimal_commas(tmp_path):
@@ -98,11 +65,11 @@ def test_points_group_thousands_in_files_with_decimal_commas(tmp_path):
         x=[str(x).replace(".", ",") for x in frame["x"]], n=[f"{n:,}".replace(",", ".") for n in frame["n"]]
     )
     dataset = ingest(save(shown, tmp_path / "t.csv", sep=";"), tmp_path / "d")
-    np.testing.assert_array_equal(everything(dataset).X, frame)
+    np.testing.assert_array_equal(all_rows(dataset).X, frame)
     # a column that had no point yet is read by the same notation
     save(shown[:1].assign(few="1.234"), tmp_path / "u.csv", sep=";")
     ingest_more(tmp_path / "u.csv", tmp_path / "d")
-    assert everything(open_dataset(tmp_path / "d")).X[-1, 2] == 1234
+    assert all_rows(open_dataset(tmp_path / "d")).X[-1, 2] == 1234
 
 
 @pytest.mark.parametrize(
@@ -117,9 +84,9 @@ def test_points_group_thousands_in_files_with_decimal_commas(tmp_path):
     ],
 )
 def test_what_is_a_number(tmp_path, texts, expected):
-    source = save(pd.DataFrame({"a": texts, "b": range(N)}), tmp_path / "t.parquet")
-    dataset = ingest(source, tmp_path / "d", columns=["a"], impute="median")
-    assert everything(dataset).X[0, 0] == expected
+    frame = pd.DataFrame({"a": texts, "b": range(N)})
+    dataset = ingest_frame(frame, tmp_path, "parquet", columns=["a"], impute="median")
+    assert all_rows(dataset).X[0, 0] == expected
     absent = recipe_of(dataset.attributes).notations["a"].missing
     assert set(absent) == set(texts) & {"-", "None", "unknown"}
 
@@ -136,8 +103,7 @@ def test_what_is_a_number(tmp_path, texts, expected):
     ],
 )
 def test_what_stays_text(tmp_path, texts):
-    source = save(pd.DataFrame({"a": texts}), tmp_path / "t.parquet")
-    dataset = ingest(source, tmp_path / "d")
+    dataset = ingest_frame(pd.DataFrame({"a": texts}), tmp_path, "parquet")
     assert all(name.startswith("a=") for name in dataset.feature_names)
 
 
@@ -156,9 +122,8 @@ def test_ids_and_groups_are_as_they_are_written(tmp_path):
 def test_a_later_text_that_does_not_fit_is_refused_with_its_row(tmp_path, late, suffix):
     texts = [f"$ {value:,.2f}" for value in np.random.default_rng(0).uniform(0, 10**5, 120_000)]
     texts[119_990] = late
-    source = save(pd.DataFrame({"price": texts, "x": range(len(texts))}), tmp_path / f"t.{suffix}")
     with refuses(DataError, f"t.{suffix}", "row 119991", "'price'", f"'{late}'", "number in $"):
-        ingest(source, tmp_path / "d", target="price")
+        ingest_frame(pd.DataFrame({"price": texts, "x": range(len(texts))}), tmp_path, suffix, target="price")
     assert not (tmp_path / "d").exists()
 
 
@@ -172,11 +137,9 @@ STYLES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S.%f", "%d.%m.%Y", "
 def test_dates_in_text_are_dates_whatever_holds_them(tmp_path, style, suffix):
     days = pd.Series(pd.date_range("2023-12-30", periods=N, freq="D"))
     frame = pd.DataFrame({"day": days.dt.strftime(style), "x": range(N)})
-    dataset = ingest(
-        save(frame, tmp_path / f"t.{suffix}"), tmp_path / "d", columns=["day"], dates=["elapsed-days"]
-    )
+    dataset = ingest_frame(frame, tmp_path, suffix, columns=["day"], dates=["elapsed-days"])
     since = (days - pd.Timestamp("1970-01-01")).dt.days
-    np.testing.assert_array_equal(everything(dataset).X[:, 0], since)
+    np.testing.assert_array_equal(all_rows(dataset).X[:, 0], since)
     recipe = recipe_of(dataset.attributes)
     for other in (frame, frame.assign(day=days), frame.assign(day=days.dt.strftime("%Y-%m-%d"))):
         np.testing.assert_array_equal(encode_table(recipe, other)[:, 0], since)
@@ -184,9 +147,8 @@ def test_dates_in_text_are_dates_whatever_holds_them(tmp_path, style, suffix):
 
 def test_zones_are_taken_into_account(tmp_path):
     texts = ["2024-01-01T12:00:00Z", "2024-01-01T12:00:00+12:00", "2024-01-01T12:00:00.123456789-0600"]
-    source = save(pd.DataFrame({"when": texts}), tmp_path / "t.parquet")
-    dataset = ingest(source, tmp_path / "d", dates=["hour"])
-    np.testing.assert_allclose(everything(dataset).X[:, 0], [12, 0, 18], rtol=1e-4)
+    dataset = ingest_frame(pd.DataFrame({"when": texts}), tmp_path, "parquet", dates=["hour"])
+    np.testing.assert_allclose(all_rows(dataset).X[:, 0], [12, 0, 18], rtol=1e-4)
 
 
 def test_days_that_are_none_are_no_dates(tmp_path):

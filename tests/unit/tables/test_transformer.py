@@ -20,20 +20,13 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 
 from rff_dist import RFFKMeans, load_model, open_dataset, save_model
 from rff_dist.data.blocks import Block
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, UnsafeModelError, VersionError
 from rff_dist.recipes import transformer as module
 from rff_dist.recipes.recipes import Recipe, recipe_of
 from rff_dist.recipes.transformer import read_transformer, transformer_of
-from rff_dist.workbench.jobs.places import Source
-from rff_dist.workbench.jobs.predict import predict
-from rff_dist.workbench.jobs.specs import Predict
-from rff_dist.workbench.jobs.steps import in_this_process
 from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses
-from tests.tables import ingest, ingest_more
-
-RUNNER = in_this_process(SerialEngine(1))
+from tests.tables import ingest, ingest_more, predict_table
 
 
 def make_frame(n, seed):
@@ -77,10 +70,8 @@ def pipeline(folder):
     return fitted
 
 
-def score(model, data, output, **wanted):
-    job = Predict(model=str(model), source=Source(data=str(data)), output=str(output), **wanted)
-    predict(job, RUNNER)
-    return pd.read_csv(output)
+def score(*places, **wanted):
+    return pd.read_csv(predict_table(*places, **wanted))
 
 
 class TestPipelines:
