@@ -72,6 +72,11 @@ def test_points_group_thousands_in_files_with_decimal_commas(tmp_path):
     assert all_rows(open_dataset(tmp_path / "d")).X[-1, 2] == 1234
 
 
+def test_commas_group_thousands_if_other_columns_have_either_notation(tmp_path):
+    frame = pd.DataFrame({"a": ["1,5"] * N, "b": ["$1.5"] * N, "c": ["1,234"] * N})
+    assert all_rows(ingest_frame(frame, tmp_path, "parquet")).X[0].tolist() == [1.5, 1.5, 1234]
+
+
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [
