@@ -310,7 +310,7 @@ def run_system(folder: Path, **environment: str) -> Iterator[System]:
         subprocess.run(["sh", str(PROJECT / "deploy/tls.sh"), str(tls)], check=True, capture_output=True)
         everywhere = {
             **{name: value for name, value in os.environ.items() if not name.startswith(_OURS)},
-            **s3.environment,
+            **s3.environment(),
             "DO_NOT_TRACK": "1",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",

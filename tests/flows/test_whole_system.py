@@ -72,7 +72,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(run_system(tmp_path_factory.mktemp("system")))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name, value in running.s3.environment.items():
+        for name, value in running.s3.environment().items():
             patch.setenv(name, value)
         store = running.s3.url("rff_dist")
         names = {"feature_names": COLUMNS, "target_names": ["y"], "chunk_rows": 2048}
