@@ -18,6 +18,7 @@ import dask
 from rff_dist.data.blocks import Block
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event
+from tests.processes import wait_for
 
 
 @contextmanager
@@ -43,10 +44,7 @@ def run_dask(
 
         processes = [start("scheduler", "--host", "127.0.0.1", "--port", str(port))]
         try:
-            deadline = time.monotonic() + 60
-            while not (file.exists() and file.stat().st_size):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_for(lambda: file.exists() and file.stat().st_size > 0, "the scheduler's file", 60)
             worker = ("worker", "--no-nanny", "--nthreads", "1", "--host", "127.0.0.1")
             for _ in range(n_workers):
                 processes.append(start(*worker, "--worker-port", str(worker_port)))
@@ -81,10 +79,7 @@ def forked_workers() -> Iterator[None]:
 def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:
     """Give an embedded cluster another number of workers, and forget who observed it."""
     engine.client.cluster.scale(n_workers)
-    deadline = time.monotonic() + 60
-    while engine.n_workers != n_workers:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: engine.n_workers == n_workers, f"a cluster of {n_workers} workers", 60)
     engine.observers = ()
     return engine
 

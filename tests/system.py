@@ -4,7 +4,6 @@ Every process is ended when the context is left, by its number, and by the kerne
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import random
@@ -14,8 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.processes import Process, wait_for
 from tests.s3_server import S3Server, serve_s3
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -31,8 +30,7 @@ POOL = "rff-dist"
 ENDED = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 DEPLOYMENTS = PROJECT / "deploy/prefect.yaml"
 _OURS = ("AWS_", "DASK_", "PREFECT_", "RFF_DIST_")
-START_S, RUN_S = 240.0, 180.0
-_PR_SET_PDEATHSIG = 1
+RUN_S = 180.0
 
 
 def missing_programs() -> list[str]:
@@ -41,74 +39,6 @@ def missing_programs() -> list[str]:
 
     packages = [name for name in ("moto", "obstore", "flask") if importlib.util.find_spec(name) is None]
     return packages + [name for name in ("openssl", "sh") if shutil.which(name) is None]
-
-
-@dataclass
-class Process:
-    """A program that runs in the background, with its output in a file.
-
-    Attributes
-    ----------
-    name : str
-    popen : subprocess.Popen
-    log : Path
-    """
-
-    name: str
-    popen: "subprocess.Popen[bytes]"
-    log: Path
-
-    @classmethod
-    def start(cls, name: str, *command: str, folder: Path, environment: Mapping[str, str]) -> "Process":
-        """Start a program in a process group of its own."""
-        log = folder / f"{name}.log"
-        with open(log, "wb") as file:
-            popen = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                env=dict(environment),
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-            )
-        return cls(name, popen, log)
-
-    def wait_until(self, done: Callable[[], Any], what: str, seconds: float = START_S) -> Any:
-        """Wait until `done` returns something true, and give up when the program has ended."""
-
-        def look() -> Any:
-            if self.popen.poll() is not None:
-                raise AssertionError(f"{self.name} ended with {self.popen.returncode}:\n{self.tail()}")
-            return done()
-
-        try:
-            return wait_for(look, what, seconds)
-        except TimeoutError as error:
-            raise AssertionError(f"{error}; {self.name} says:\n{self.tail()}") from error
-
-    def tail(self, n_lines: int = 40) -> str:
-        """Return the last lines of the output."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-n_lines:])
-
-    def stop(self) -> None:
-        """End the program and what it started."""
-        try:
-            family = psutil.Process(self.popen.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            family = []
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, signal.SIGCONT)
-            os.killpg(self.popen.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(10)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
-        self.popen.wait(10)
-        for child in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
 
 
 @dataclass
@@ -328,9 +258,8 @@ def run_system(folder: Path, **environment: str) -> Iterator[System]:
 
         def start(name: str, *command: str, **more: str) -> Process:
             python = (sys.executable, "-m", *command)
-            process = Process.start(name, *python, folder=folder, environment={**everywhere, **more})
-            stack.callback(process.stop)
-            system.processes.append(process)
+            running = Process.start(name, *python, folder=folder, environment={**everywhere, **more})
+            system.processes.append(process := stack.enter_context(running))
             return process
 
         server = start(
@@ -382,23 +311,7 @@ def deploy(system: System, store: str, stack: contextlib.ExitStack) -> None:
         "worker", sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL,
         folder=system.folder, environment=environment,
     )  # fmt: skip
-    stack.callback(worker.stop)
-    system.processes.append(worker)
-
-
-def wait_for(done: Callable[[], Any], what: str, seconds: float) -> Any:
-    """Return what `done` returns as soon as it is something."""
-    end = time.monotonic() + seconds
-    while (found := done()) in (None, False, [], ""):
-        if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.05)
-    return found
-
-
-def _end_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    system.processes.append(stack.enter_context(worker))
 
 
 def free_port() -> int:

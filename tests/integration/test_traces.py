@@ -102,10 +102,7 @@ def test_each_job_is_one_trace_though_a_worker_is_killed(tmp_path, monkeypatch, 
         environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         with run_dask(Path(tmp_path), n_workers=2) as (address, _), DaskEngine(address) as engine:
-            deadline = time.monotonic() + 60
-            while engine.n_workers < 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            engine.client.wait_for_workers(2, timeout=60)
             pids: dict[str, int] = engine.ask_workers(os.getpid)
             do: Any = in_this_process(engine)
 
