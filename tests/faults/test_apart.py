@@ -4,7 +4,7 @@ import operator
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -14,29 +14,12 @@ from rff_dist.engines import dask_workers
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import ClusterLostError, StorageError
 from tests.dask_processes import once_after, scaled, slow_power
-from tests.engine_contract import BLOCKS, Counting, unit_blocks
+from tests.engine_contract import BLOCKS, OpenedIn, unit_blocks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.faults("F20"), pytest.mark.timeout(120)]
 
 
 # -- data that not all workers see ---------------------------------------------------------------------
-
-
-class NotIn(Counting):
-    """Rows that one process cannot open, as in a folder that one machine has not mounted."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__()
-        object.__setattr__(self, "pid", pid)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _open_elsewhere, (self.__dict__["pid"],)
-
-
-def _open_elsewhere(pid: int) -> NotIn:
-    if os.getpid() == pid:
-        raise StorageError("no dataset at /data: nothing is there")
-    return NotIn(pid)
 
 
 def count_slowly(rows: Rows, _: object) -> int:
@@ -51,7 +34,9 @@ def test_data_that_one_of_several_workers_cannot_open_are_an_error_that_names_it
     engine = scaled(embedded, 3)
     address, pid = sorted(engine.client.run(os.getpid).items())[n]
     with pytest.raises(StorageError, match="nothing is there") as caught:
-        engine.map_reduce(BlockTask(NotIn(pid), count_slowly), BLOCKS, None, combine=operator.add)
+        engine.map_reduce(
+            BlockTask(OpenedIn(pid, others=True), count_slowly), BLOCKS, None, combine=operator.add
+        )
     assert f"raised on worker {address}" in "".join(caught.value.__notes__)
 
 
@@ -110,14 +95,10 @@ def test_totals_of_workers_that_are_cut_from_one_another_meet_in_the_client(
 ) -> None:
     scaled(embedded, 3)
     # of its own, since a worker may be left out for minutes
-    with DaskEngine(client=embedded.client) as engine:
+    with DaskEngine(client=embedded.client) as engine, ExitStack() as stack:
         cuts = [apart(engine)] + [out_of_reach(engine)] * by_the_scheduler
-        engine.observers = (once_after(30, lambda: [one.__enter__() for one in cuts] and None),)
-        try:
-            total = engine.map_reduce(slow_power, unit_blocks(200), None, combine=operator.add)
-        finally:
-            for one in cuts:
-                one.__exit__(None, None, None)
+        engine.observers = (once_after(30, lambda: [stack.enter_context(one) for one in cuts] and None),)
+        total = engine.map_reduce(slow_power, unit_blocks(200), None, combine=operator.add)
     assert bin(total) == bin(2**200 - 1)
 
 
@@ -155,24 +136,16 @@ def full(engine: DaskEngine, workers: list[str]) -> Iterator[None]:
 @pytest.mark.usefixtures("in_a_hurry")
 def test_a_worker_whose_memory_is_full_is_done_without(embedded: DaskEngine) -> None:
     workers = sorted(scaled(embedded, 2).client.nthreads())
-    with DaskEngine(client=embedded.client) as engine:
-        held = full(engine, workers[:1])
-        engine.observers = (once_after(5, held.__enter__),)
-        try:
-            total = engine.map_reduce(slow_power, unit_blocks(400), None, combine=operator.add)
-        finally:
-            held.__exit__(None, None, None)
+    with DaskEngine(client=embedded.client) as engine, ExitStack() as stack:
+        engine.observers = (once_after(5, lambda: stack.enter_context(full(engine, workers[:1]))),)
+        total = engine.map_reduce(slow_power, unit_blocks(400), None, combine=operator.add)
     assert bin(total) == bin(2**400 - 1)
 
 
 @pytest.mark.usefixtures("in_a_hurry")
 def test_if_all_workers_memory_is_full_the_pass_ends(embedded: DaskEngine) -> None:
     workers = list(scaled(embedded, 2).client.nthreads())
-    with DaskEngine(client=embedded.client) as engine:
-        held = full(engine, workers)
-        engine.observers = (once_after(5, held.__enter__),)
-        try:
-            with pytest.raises(ClusterLostError, match=f"{workers[0]}.* cannot begin .* full memory"):
-                engine.map_reduce(slow_power, unit_blocks(4_000), None, combine=operator.add)
-        finally:
-            held.__exit__(None, None, None)
+    with DaskEngine(client=embedded.client) as engine, ExitStack() as stack:
+        engine.observers = (once_after(5, lambda: stack.enter_context(full(engine, workers))),)
+        with pytest.raises(ClusterLostError, match=f"{workers[0]}.* cannot begin .* full memory"):
+            engine.map_reduce(slow_power, unit_blocks(4_000), None, combine=operator.add)

@@ -35,7 +35,7 @@ from rff_dist.errors import (
 )
 from rff_dist.storage.datasets import dataset_from_arrays
 from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
-from tests.engine_contract import BLOCKS, Counting, unit_blocks
+from tests.engine_contract import BLOCKS, Counting, OpenedIn, unit_blocks
 from tests.refusals import each, for_each_refusal, once, refuses
 
 pytestmark = pytest.mark.distributed
@@ -251,26 +251,9 @@ def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded)
     )
 
 
-class OnlyHere(Counting):
-    """Rows that cannot be opened in another process, as in a folder that only this machine has."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__()
-        object.__setattr__(self, "pid", pid)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _open_here, (self.__dict__["pid"],)
-
-
-def _open_here(pid: int) -> OnlyHere:
-    if os.getpid() != pid:
-        raise StorageError("no dataset at /data: nothing is there")
-    return OnlyHere(pid)
-
-
 def test_data_that_no_worker_can_open_give_the_error_of_storage_and_no_traceback(embedded):
     engine = scaled(embedded, 1)
-    task, before = BlockTask(OnlyHere(os.getpid()), count_rows), tasks_in_the_log(engine)
+    task, before = BlockTask(OpenedIn(os.getpid()), count_rows), tasks_in_the_log(engine)
     with refuses(StorageError, "no dataset at /data: nothing is there") as caught:
         engine.map_reduce(task, BLOCKS, None, combine=operator.add)
     assert str(caught.value) == "no dataset at /data: nothing is there"
