@@ -117,13 +117,6 @@ def test_other_rows_are_all_read(folder: Path, expected: str) -> None:
     assert (kept, again) == ([], list(range(8)))
 
 
-def test_other_features_are_all_summed_up(folder: Path) -> None:
-    stop_after(folder, 4)
-    events: list[Event] = []
-    sum_up(folder, SerialEngine(observers=(events.append,)), n_components=32)
-    assert not any(isinstance(event, PassResumed) for event in events)
-
-
 def test_one_version_of_the_rows_goes_on_and_the_next_begins_anew(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((N_SAMPLES, 3)), rng.standard_normal(N_SAMPLES)

@@ -70,24 +70,6 @@ def write_problem(folder: Path) -> TrainParameters:
     )
 
 
-# -- parameters ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"scheduler": "127.0.0.1", "memory": "1 GiB"}, "leave one of them out"),
-        ({"timeout_minutes": 0.0}, "above 0"),
-        ({"timeout_minutes": float("inf")}, "expected"),
-        ({"performance_report": "ftp://host/folder"}, "ftp"),
-    ],
-)
-def test_parameters_that_do_not_fit_are_refused(bad, words):
-    with pytest.raises(InvalidParameterError) as refused:
-        RunParameters(**bad)
-    assert words in str(refused.value)
-
-
 # -- what is worth another try ---------------------------------------------------------------------------
 
 

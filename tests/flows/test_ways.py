@@ -280,6 +280,7 @@ WRONG = {
         "missing_chunks": ["skip"],
         "seed": [-1],
         "n_workers": [0],
+        "timeout_minutes": [0.0, float("inf")],
     },
     TuneParameters: {
         "kernels": [[]],
@@ -317,6 +318,8 @@ TOGETHER = [
     (TrainParameters, NOT_ISOTROPIC, "orthogonal", "design='iid'"),
     (TrainParameters, {"kernel": "linear", "length_scale": 2.0}, "length_scale", 2.0),
     (TrainParameters, HERE_AND_THERE, "n_workers", "scheduler"),
+    (TrainParameters, {"scheduler": "127.0.0.1", "memory": "1 GiB"}, "memory", "scheduler"),
+    (TrainParameters, {"performance_report": "ftp://host/folder"}, "ftp"),
     (TrainParameters, {"data": "ftp://host/data.zarr"}, "ftp"),
     (TrainParameters, {"model": "s3://key:secret@bucket/model"}, "credentials", "s3://***@bucket/model"),
     (TrainParameters, {"lambda": 1.0}, "lambda"),

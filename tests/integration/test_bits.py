@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from rff_dist import HashFolds, RFFRidge, SerialEngine, open_dataset, write_dataset
+from rff_dist import HashFolds, RFFRidge, SerialEngine, write_dataset
 from rff_dist.data import blocks as cut
-from rff_dist.data.blocks import Block, BlockTask, cut_blocks
+from rff_dist.data.blocks import BlockTask, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import fold_models, hold_out_scores, leave_one_out
@@ -70,14 +70,6 @@ def test_serial_fits_have_the_same_bits_with_any_number_of_threads(dataset, expe
 
 
 # -- Dask ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.distributed
-def test_dask_fits_have_the_bits_of_the_serial_engine(dataset, expected, embedded):
-    model = fit(dataset, scaled(embedded, 1))
-    assert_same_bits(model, expected)
-    rows = open_dataset(dataset.url).read(Block(0, 0, 1_000)).X
-    assert_array_equal(model.predict(rows), expected.predict(rows))
 
 
 @pytest.fixture(scope="module")
