@@ -4,7 +4,6 @@ Every process is ended when the context is left, by its number, and by the kerne
 """
 
 import contextlib
-import json
 import os
 import random
 import secrets
@@ -21,6 +20,7 @@ from typing import Any
 import httpx
 import psutil
 
+from rff_dist.engines.connecting import read_scheduler_file
 from tests.processes import Process, wait_for
 from tests.s3_server import S3Server, serve_s3
 
@@ -107,8 +107,7 @@ class System:
 
     def deployment(self, name: str) -> dict[str, Any]:
         """Return a deployment by "flow/name"."""
-        found: dict[str, Any] = self.call("GET", f"/deployments/name/{name}")
-        return found
+        return dict(self.call("GET", f"/deployments/name/{name}"))
 
     def start(self, name: str, **parameters: Any) -> str:
         """Start a run of a deployment with some parameters changed, and return its id."""
@@ -118,8 +117,7 @@ class System:
 
     def flow_run(self, run: str) -> dict[str, Any]:
         """Return a flow run."""
-        found: dict[str, Any] = self.call("GET", f"/flow_runs/{run}")
-        return found
+        return dict(self.call("GET", f"/flow_runs/{run}"))
 
     @contextlib.contextmanager
     def schedule_every(self, name: str, *, seconds: int) -> Iterator[None]:
@@ -273,8 +271,8 @@ def run_system(folder: Path, **environment: str) -> Iterator[System]:
             "dask-scheduler", "dask", "scheduler", "--host", "tls://127.0.0.1", "--port", "0",
             "--no-dashboard", "--scheduler-file", str(file), *_tls_options(tls, "scheduler"),
         )  # fmt: skip
-        scheduler.wait_until(lambda: file.exists() and _is_json(file), "Dask's scheduler")
-        system.scheduler = json.loads(file.read_text())["address"]
+        scheduler.wait_until(file.exists, "Dask's scheduler")
+        system.scheduler = read_scheduler_file(file)
         everywhere["RFF_DIST_SCHEDULER"] = system.scheduler
         for i in (1, 2):
             start(
@@ -329,14 +327,6 @@ def _tls_options(folder: Path, role: str) -> list[str]:
         "--tls-cert", str(folder / f"{role}.pem"),
         "--tls-key", str(folder / f"{role}-key.pem"),
     ]  # fmt: skip
-
-
-def _is_json(file: Path) -> bool:
-    try:
-        json.loads(file.read_text())
-    except ValueError:
-        return False
-    return True
 
 
 def answers(url: str) -> bool:

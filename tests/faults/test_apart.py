@@ -13,7 +13,7 @@ from rff_dist.data.blocks import BlockTask, Rows
 from rff_dist.engines import dask_workers
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import ClusterLostError, StorageError
-from tests.dask_processes import once_after, scaled, slow_power
+from tests.dask_processes import assert_each_counts_once, once_after, scaled, slow_power
 from tests.engine_contract import BLOCKS, OpenedIn, unit_blocks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.faults("F20"), pytest.mark.timeout(120)]
@@ -98,8 +98,7 @@ def test_totals_of_workers_that_are_cut_from_one_another_meet_in_the_client(
     with DaskEngine(client=embedded.client) as engine, ExitStack() as stack:
         cuts = [apart(engine)] + [out_of_reach(engine)] * by_the_scheduler
         engine.observers = (once_after(30, lambda: [stack.enter_context(one) for one in cuts] and None),)
-        total = engine.map_reduce(slow_power, unit_blocks(200), None, combine=operator.add)
-    assert bin(total) == bin(2**200 - 1)
+        assert_each_counts_once(engine, 200)
 
 
 @pytest.mark.usefixtures("in_a_hurry")
@@ -108,9 +107,8 @@ def test_workers_that_cannot_fetch_what_a_pass_needs_are_named_and_done_without(
 ) -> None:
     scaled(embedded, 3)
     with DaskEngine(client=embedded.client) as engine, apart(engine):
-        total = engine.map_reduce(slow_power, unit_blocks(1_500), "state", combine=operator.add)
-        assert bin(total) == bin(2**1_500 - 1)
-        assert engine.map_reduce(slow_power, unit_blocks(20), "other", combine=operator.add) == 2**20 - 1
+        assert_each_counts_once(engine, 1_500, "state")
+        assert_each_counts_once(engine, 20, "other")
     named = [record.args[0] for record in caplog.records if "left out for" in record.msg]
     assert 1 <= len(set(named)) <= 2
     assert set(named) < set(engine.client.nthreads())
@@ -138,8 +136,7 @@ def test_a_worker_whose_memory_is_full_is_done_without(embedded: DaskEngine) -> 
     workers = sorted(scaled(embedded, 2).client.nthreads())
     with DaskEngine(client=embedded.client) as engine, ExitStack() as stack:
         engine.observers = (once_after(5, lambda: stack.enter_context(full(engine, workers[:1]))),)
-        total = engine.map_reduce(slow_power, unit_blocks(400), None, combine=operator.add)
-    assert bin(total) == bin(2**400 - 1)
+        assert_each_counts_once(engine, 400)
 
 
 @pytest.mark.usefixtures("in_a_hurry")

@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from rff_dist.workbench.jobs import train as training
 from rff_dist.workbench.jobs.specs import Train
 from rff_dist.workbench.jobs.steps import Runner
 from tests.command_line import document, run
-from tests.dask_processes import once_after, run_dask
+from tests.dask_processes import once_after, run_dask, scaled
 from tests.stopped_jobs import Eager, eager_ledger, run_killed, sum_slowly, sum_up
 
 pytestmark = pytest.mark.faults("F5")
@@ -147,10 +147,9 @@ def test_two_at_once_do_no_harm(folder: Path, expected: str) -> None:
 # -- on a cluster ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[DaskEngine]:
-    with DaskEngine(n_workers=2, threads_per_worker=1) as engine:
-        yield engine
+@pytest.fixture
+def cluster(embedded: DaskEngine) -> DaskEngine:
+    return scaled(embedded, 2)
 
 
 @pytest.mark.distributed

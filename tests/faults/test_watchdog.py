@@ -74,11 +74,8 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], object]],
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with run_dask(tmp_path_factory.mktemp("dask"), n_workers=2) as (address, processes):
-        yield address, processes
-        for process in processes:
-            process.kill()
-            process.wait()
+    with run_dask(tmp_path_factory.mktemp("dask"), n_workers=2) as running:
+        yield running
 
 
 @pytest.fixture
