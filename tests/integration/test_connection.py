@@ -22,11 +22,9 @@ from rff_dist.engines import dask_cluster
 from rff_dist.engines.cluster import TLS_VARIABLES, Cluster, TLSFiles
 from rff_dist.engines.connecting import open_engine
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.errors import ClusterError
 from tests.dask_processes import scaled
 from tests.engine_contract import unit_blocks
 from tests.processes import wait_for
-from tests.refusals import refuses
 
 pytestmark = pytest.mark.distributed
 
@@ -88,11 +86,6 @@ def test_dasks_own_configuration_of_tls_is_respected(scheduler_file, tls, monkey
         open_engine(Cluster(scheduler=str(scheduler_file))) as engine,
     ):
         assert engine.n_workers == 1
-
-
-def test_without_certificates_a_tls_cluster_is_not_reached(scheduler_file):
-    with refuses(ClusterError, "security"):
-        open_engine(Cluster(scheduler=str(scheduler_file)))
 
 
 async def identity(address: str, security: distributed.Security) -> str | None:
