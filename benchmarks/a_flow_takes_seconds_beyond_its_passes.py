@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import in_subprocess, make_data
-from tests.system import Process, answers, free_port
+from tests.processes import Process
+from tests.system import answers, free_port
 
 N_SAMPLES, N_FEATURES, N_COMPONENTS = 50_000, 8, 512
 

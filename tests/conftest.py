@@ -136,7 +136,7 @@ def server(s3_server: Any) -> Iterator[Any]:
     """Empty the S3 server, and let the environment name it, for the tests of a module."""
     s3_server.empty()
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in s3_server.environment.items():
+        for name, value in s3_server.environment().items():
             patch.setenv(name, value)
         patch.delenv("RFF_DIST_SCHEDULER", raising=False)
         yield s3_server

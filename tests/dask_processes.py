@@ -1,7 +1,7 @@
 """Dask clusters for tests: embedded ones, and processes of their own, which are killed and frozen."""
 
-import json
 import multiprocessing
+import operator
 import os
 import subprocess
 import sys
@@ -16,8 +16,11 @@ from typing import Any
 import dask
 
 from rff_dist.data.blocks import Block
+from rff_dist.engines.connecting import read_scheduler_file
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event
+from tests.engine_contract import unit_blocks
+from tests.processes import wait_for
 
 
 @contextmanager
@@ -43,14 +46,11 @@ def run_dask(
 
         processes = [start("scheduler", "--host", "127.0.0.1", "--port", str(port))]
         try:
-            deadline = time.monotonic() + 60
-            while not (file.exists() and file.stat().st_size):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_for(file.exists, "the scheduler's file", 60)
             worker = ("worker", "--no-nanny", "--nthreads", "1", "--host", "127.0.0.1")
             for _ in range(n_workers):
                 processes.append(start(*worker, "--worker-port", str(worker_port)))
-            yield json.loads(file.read_text())["address"], processes
+            yield read_scheduler_file(file), processes
         finally:
             for process in processes:
                 process.kill()
@@ -81,10 +81,7 @@ def forked_workers() -> Iterator[None]:
 def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:
     """Give an embedded cluster another number of workers, and forget who observed it."""
     engine.client.cluster.scale(n_workers)
-    deadline = time.monotonic() + 60
-    while engine.n_workers != n_workers:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: engine.n_workers == n_workers, f"a cluster of {n_workers} workers", 60)
     engine.observers = ()
     return engine
 
@@ -116,3 +113,9 @@ def once_after(n_blocks: int, action: Callable[[], None]) -> Callable[[Event], N
 def slow_power(block: Block, _: object) -> int:
     time.sleep(0.01)
     return 1 << block.index
+
+
+def assert_each_counts_once(engine: DaskEngine, n_blocks: int, state: Any = None) -> None:
+    """A pass over so many blocks, each of which takes a hundredth of a second, counts each of them once."""
+    total = engine.map_reduce(slow_power, unit_blocks(n_blocks), state, combine=operator.add)
+    assert total == 2**n_blocks - 1, bin(total)

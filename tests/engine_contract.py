@@ -2,6 +2,7 @@
 
 import copy
 import operator
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.progress import BlockDone, Event, PassFailed, PassFinished, PassMerging, PassStarted
 from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import BlockError, DataError, PlanError
+from rff_dist.errors import BlockError, DataError, PlanError, StorageError
 from tests.bits import sums_of_every_kind
 from tests.refusals import refuses
 
@@ -63,6 +64,26 @@ class Counting(ArrayDataset):
 
     def __init__(self) -> None:
         super().__init__(np.arange(10_000.0)[:, np.newaxis])
+
+
+class OpenedIn(Counting):
+    """Rows that only some processes can open, as in a folder that only some machines have mounted.
+
+    `pids`: those that can, or with `others` those that cannot.
+    """
+
+    def __init__(self, *pids: int, others: bool = False) -> None:
+        super().__init__()
+        self.__dict__.update(pids=pids, others=others)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_in, (self.__dict__["pids"], self.__dict__["others"])
+
+
+def _open_in(pids: tuple[int, ...], others: bool) -> OpenedIn:
+    if (os.getpid() in pids) == others:
+        raise StorageError("no dataset at /data: nothing is there")
+    return OpenedIn(*pids, others=others)
 
 
 class EngineContract:

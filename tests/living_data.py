@@ -45,6 +45,11 @@ def fit(dataset, *, kernel=None, **options):
     return fit_ridge(dataset, kernel or Gaussian(), engine=ENGINE, **options)[0]
 
 
+def sum_like(begun, dataset):
+    """Return the sums of one pass over rows, with a model's features and grids."""
+    return passes.accumulate(dataset, begun.feature_map, engine=ENGINE, spec=begun.statistics.spec)
+
+
 def assert_follows(model, begun, dataset, start=0):
     """One pass over the rows of this version, with the first model's features and grids, is the oracle.
 
@@ -52,7 +57,7 @@ def assert_follows(model, begun, dataset, start=0):
     """
     rows = dataset.read(Block(0, start, dataset.n_samples))
     held = ArrayDataset(rows.X, rows.y[:, 0], chunk_rows=CHUNK) if start else dataset
-    expected = passes.accumulate(held, begun.feature_map, engine=ENGINE, spec=begun.statistics.spec)
+    expected = sum_like(begun, held)
     if start % BLOCK == 0:
         assert model.statistics == expected
         assert model.statistics.digest() == expected.digest()

@@ -3,7 +3,6 @@
 import ast
 import json
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import nbformat
 import numpy as np
 import pytest
+from ipykernel.kernelspec import write_kernel_spec
 from nbclient import NotebookClient
 
 import rff_dist
@@ -34,12 +34,7 @@ def run_notebook(path: Path, probe: str, home: Path) -> Run:
 
     `probe`: what is read from its variables when it has run: an expression whose value is JSON.
     """
-    kernel = home / "kernels" / "this-interpreter"
-    kernel.mkdir(parents=True)
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (kernel / "kernel.json").write_text(
-        json.dumps({"argv": argv, "display_name": "test", "language": "python"})
-    )
+    write_kernel_spec(home / "kernels" / "this-interpreter")
     stored, fresh = nbformat.read(path, as_version=4), nbformat.read(path, as_version=4)
     fresh.cells.append(nbformat.v4.new_code_cell(f"import json; print(json.dumps({probe}))"))
     with pytest.MonkeyPatch.context() as patch:

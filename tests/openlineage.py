@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import attr
 from openlineage.client import event_v2, facet_v2
@@ -18,14 +19,11 @@ from tests.listening import listen
 @contextmanager
 def sent_to(url: str) -> Iterator[None]:
     """Send events to a URL while the context lasts; the client copies it to variables of other names."""
-    before = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OPENLINEAGE")}
-    os.environ["OPENLINEAGE_URL"] = url
-    try:
-        yield
-    finally:
+    with mock.patch.dict(os.environ):
         for name in [name for name in os.environ if name.startswith("OPENLINEAGE")]:
             del os.environ[name]
-        os.environ.update(before)
+        os.environ["OPENLINEAGE_URL"] = url
+        yield
 
 
 @contextmanager

@@ -38,35 +38,26 @@ class Span:
     events: tuple[str, ...] = ()
 
 
-class Receiver:
-    """What was sent so far."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.spans: list[Span] = []
-
-    def take_spans(self, body: bytes) -> None:
-        request = ExportTraceServiceRequest.FromString(body)
-        for span in (s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans):
-            ids = (int.from_bytes(i) for i in (span.trace_id, span.span_id, span.parent_span_id))
-            self.spans.append(Span(span.name, *ids, _values_of(span.attributes)))
-
-
 def _values_of(attributes: Any) -> dict[str, Any]:
     return {one.key: getattr(one.value, str(one.value.WhichOneof("value"))) for one in attributes}
 
 
 @contextmanager
-def receive() -> Iterator[Receiver]:
-    """Listen on a free port while the context lasts."""
+def receive() -> Iterator[tuple[str, list[Span]]]:
+    """Listen on a free port while the context lasts; yield the URL, and the spans that were sent so far."""
+    spans: list[Span] = []
 
     def take(path: str, headers: Any, body: bytes) -> None:
-        if path == "/v1/traces":  # not /v1/metrics
-            receiver.take_spans(gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body)
+        if path != "/v1/traces":  # but /v1/metrics
+            return
+        content = gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body
+        request = ExportTraceServiceRequest.FromString(content)
+        for span in (s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans):
+            ids = (int.from_bytes(i) for i in (span.trace_id, span.span_id, span.parent_span_id))
+            spans.append(Span(span.name, *ids, _values_of(span.attributes)))
 
     with listen(take) as url:
-        receiver = Receiver(url)
-        yield receiver
+        yield url, spans
 
 
 def spans_of(exporter: Any) -> list[Span]:

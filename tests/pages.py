@@ -104,15 +104,11 @@ def _run_line(line: str) -> str:
         return ""
     if words[0] == "rff-dist" and not set(line) & set("|>"):
         return succeed(words[1:])
-    done = subprocess.run(["sh", "-c", line], env=_environment(), capture_output=True, text=True, check=False)
+    # `python` and `rff-dist` are this interpreter's
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
     return done.stdout
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment in which `python` and `rff-dist` are this interpreter's."""
-    folder = str(Path(sys.executable).parent)
-    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
 def benchmarks_of(blocks: Sequence[Block]) -> Iterator[str]:

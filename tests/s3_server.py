@@ -1,22 +1,16 @@
 """An S3 server on loopback for tests: moto in a process of its own, which can be told to fail.
 
-`python -m tests.s3_server` serves until it is ended, and says its address on the first line.
+In a thread of the tests' process it would wait for ever for clients that hold the interpreter's lock.
 """
 
 import contextlib
-import json
+import logging
+import multiprocessing
 import os
-import select
-import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from multiprocessing.managers import BaseManager
 from typing import Any
 
 BUCKET = "bucket"
@@ -27,23 +21,35 @@ type Environment = dict[str, Any]
 type Application = Callable[[Environment, Callable[..., Any]], Iterable[bytes]]
 
 
-@dataclass(frozen=True)
 class S3Server:
-    """A running server.
+    """A server with an empty bucket, in the process that makes it: counts requests, and spoils some."""
 
-    Attributes
-    ----------
-    endpoint : str
-        Its address, `http://127.0.0.1:PORT`.
-    """
+    def __init__(self) -> None:
+        from moto.s3.models import s3_backends
+        from moto.server import create_backend_app
+        from werkzeug.serving import make_server
 
-    endpoint: str
+        # moto looks at credentials of its own kind; none of the user's are of use here.
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            del os.environ[name]
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._lock = threading.Lock()
+        self._condition = threading.Lock()
+        self._fault: dict[str, Any] = {"times": 0}
+        self._seen: list[str] = []
+        self._pause_after: int | None = None
+        self._paused, self._go_on = threading.Event(), threading.Event()
+        self._application: Application = create_backend_app("s3")
+        self._backend = s3_backends["123456789012"]["aws"]
+        self._backend.create_bucket(BUCKET, "us-east-1")
+        server = make_server("127.0.0.1", 0, self._serve, threaded=True)
+        self._endpoint = f"http://127.0.0.1:{server.port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    @property
     def environment(self) -> dict[str, str]:
         """What a process needs in its environment to use the server."""
         return {
-            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ENDPOINT_URL": self._endpoint,
             "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": KEY_ID,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -59,130 +65,58 @@ class S3Server:
 
         The status 0 closes the connection without an answer, and -1 does so when the work is done.
         """
-        fault = {"times": times, "status": status, "method": method, "path": path, "after": after}
-        self._post("/_faults", json.dumps(fault).encode())
+        with self._lock:
+            self._fault = {"times": times, "status": status, "method": method, "path": path, "after": after}
+            self._seen = []
 
     def pause(self, after: int) -> None:
         """Let the request after `after` others wait for `go_on`."""
-        self._post("/_pause", str(after).encode())
+        self._paused.clear()
+        self._go_on.clear()
+        with self._lock:
+            self._pause_after = after
 
     def is_paused(self) -> bool:
         """Return whether a request waits; it may take a minute to come."""
-        return bool(json.loads(self._post("/_is_paused", b"")))
+        return self._paused.wait(60)
 
     def go_on(self) -> None:
         """Let the request that waits go on, and no further one wait."""
-        self._post("/_go_on", b"")
+        with self._lock:
+            self._pause_after = None
+        self._go_on.set()
 
     def requests(self) -> list[str]:
         """Return the requests since the last call, as "PUT /bucket/name 200"."""
-        found: list[str] = json.loads(self._post("/_requests", b""))
-        return found
+        with self._lock:
+            seen, self._seen = self._seen, []
+        return seen
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the names of all objects in the bucket."""
-        import obstore
-
-        store = self._store()
-        return sorted(one["path"] for page in obstore.list(store, prefix or None) for one in page)
+        return sorted(name for name in self._backend.buckets[BUCKET].keys if name.startswith(prefix))
 
     def empty(self) -> None:
         """Remove all objects, and answer all requests."""
-        import obstore
-
         self.fail(0, status=0)
-        obstore.delete(self._store(), self.names())
+        for name in self.names():
+            self._backend.delete_object(BUCKET, name)
 
     def read(self, key: str) -> bytes:
         """Return an object's bytes."""
-        import obstore
-
-        return bytes(obstore.get(self._store(), key).bytes())
+        return bytes(self._backend.get_object(BUCKET, key).value)
 
     def write(self, key: str, content: bytes) -> None:
         """Replace an object's bytes."""
-        import obstore
-
-        obstore.put(self._store(), key, content)
+        self._backend.put_object(BUCKET, key, content)
 
     def copy(self, prefix: str, to: str) -> None:
         """Copy all objects below a prefix to another one."""
-        import obstore
-
         for name in self.names(prefix):
-            obstore.copy(self._store(), name, to + name.removeprefix(prefix))
+            self.write(to + name.removeprefix(prefix), self.read(name))
 
-    def _store(self) -> Any:
-        from obstore.store import S3Store
-
-        return S3Store(
-            BUCKET,
-            endpoint=self.endpoint,
-            access_key_id=KEY_ID,
-            secret_access_key=SECRET_KEY,
-            region="us-east-1",
-            client_options={"allow_http": True},
-        )
-
-    def _post(self, path: str, body: bytes, method: str = "POST") -> bytes:
-        request = urllib.request.Request(self.endpoint + path, data=body, method=method)
-        with urllib.request.urlopen(request, timeout=90) as answer:
-            content: bytes = answer.read()
-        return content
-
-
-@contextlib.contextmanager
-def serve_s3() -> Iterator[S3Server]:
-    """Start a server with an empty bucket, and end it on leaving."""
-    root = Path(__file__).resolve().parent.parent
-    command = [sys.executable, "-m", "tests.s3_server"]
-    process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    try:
-        assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], 120)
-        endpoint = process.stdout.readline().decode().strip() if ready else ""
-        if not endpoint:
-            raise RuntimeError(f"the S3 server did not start (exit code {process.poll()})")
-        server = S3Server(endpoint)
-        server._post(f"/{BUCKET}", b"", "PUT")
-        yield server
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-class _Faults:
-    """Count requests, and spoil those that were asked for."""
-
-    def __init__(self, application: Application) -> None:
-        self._application = application
-        self._lock = threading.Lock()
-        self._condition = threading.Lock()
-        self._faults: list[dict[str, Any]] = []
-        self._seen: list[str] = []
-        self._pause_after: int | None = None
-        self._paused, self._go_on = threading.Event(), threading.Event()
-
-    def __call__(self, environment: Environment, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def _serve(self, environment: Environment, start_response: Callable[..., Any]) -> Iterable[bytes]:
         method, path = environment["REQUEST_METHOD"], environment["PATH_INFO"]
-        if path in ("/_faults", "/_requests"):
-            body = environment["wsgi.input"].read(int(environment.get("CONTENT_LENGTH") or 0))
-            with self._lock:
-                if path == "/_faults":
-                    self._faults = [json.loads(body)]
-                seen, self._seen = self._seen, []
-            start_response("200 OK", [("Content-Type", "application/json")])
-            return [json.dumps(seen).encode()]
-        if path in ("/_pause", "/_is_paused", "/_go_on"):
-            found = self._answer(path, environment)
-            start_response("200 OK", [("Content-Type", "application/json")])
-            return [json.dumps(found).encode()]
         self._wait_if_paused()
         status = self._spoiled(method, path)
         if status is None:
@@ -209,19 +143,6 @@ class _Faults:
         is_conditional = environment.keys() & {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"}
         return self._condition if is_conditional else contextlib.nullcontext()
 
-    def _answer(self, path: str, environment: Environment) -> bool:
-        if path == "/_is_paused":
-            return self._paused.wait(60)
-        with self._lock:
-            self._pause_after = None
-            if path == "/_go_on":
-                self._go_on.set()
-            else:
-                self._paused.clear()
-                self._go_on.clear()
-                self._pause_after = int(environment["wsgi.input"].read(int(environment["CONTENT_LENGTH"])))
-        return True
-
     def _wait_if_paused(self) -> None:
         with self._lock:
             if self._pause_after != 0:
@@ -237,40 +158,37 @@ class _Faults:
 
     def _spoiled(self, method: str, path: str) -> int | None:
         with self._lock:
-            for fault in self._faults:
-                if fault["method"] not in ("", method) or fault["path"] not in path or fault["times"] <= 0:
-                    continue
-                if fault["after"] > 0:
-                    fault["after"] -= 1
-                    continue
-                fault["times"] -= 1
-                return int(fault["status"])
-        return None
+            fault = self._fault
+            if fault["times"] <= 0 or fault["method"] not in ("", method) or fault["path"] not in path:
+                return None
+            if fault["after"] > 0:
+                fault["after"] -= 1
+                return None
+            fault["times"] -= 1
+            return int(fault["status"])
 
 
-def main() -> None:
-    """Serve until SIGTERM; the first line of the output is the address."""
-    from moto.server import create_backend_app
-    from werkzeug.serving import make_server
+class _Manager(BaseManager):
+    """Makes a server in a process, and calls its methods there."""
 
-    # moto looks at credentials of its own kind; none of the user's are of use here.
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        del os.environ[name]
-    application = _Faults(create_backend_app("s3"))
-    server = make_server("127.0.0.1", 0, application, threaded=True)
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    parent = os.getppid()
 
-    def end_with_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
+_Manager.register("serve", S3Server)
+
+
+def _end_with_parent() -> None:
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
         os._exit(0)
 
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    sys.stdout.write(f"http://127.0.0.1:{server.port}\n")
-    sys.stdout.flush()
-    server.serve_forever()
+    threading.Thread(target=wait, daemon=True).start()
 
 
-if __name__ == "__main__":
-    main()
+@contextlib.contextmanager
+def serve_s3() -> Iterator[S3Server]:
+    """Start a server, and end it on leaving."""
+    manager = _Manager(ctx=multiprocessing.get_context("spawn"))
+    manager.start(_end_with_parent)
+    with manager:
+        yield manager.serve()

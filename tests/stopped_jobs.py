@@ -51,10 +51,10 @@ def eager_ledger(folder: Path) -> Eager:
     return Eager(found.location, found.token)
 
 
-def sum_up(folder: Path, engine: Engine, *, n_components: int = 64) -> RidgeStatistics:
+def sum_up(folder: Path, engine: Engine) -> RidgeStatistics:
     """Accumulate the dataset in a folder with a ledger beside it."""
     dataset = open_dataset(folder / "data.zarr")
-    features = draw_feature_map("gaussian", n_features=dataset.n_features, n_components=n_components)
+    features = draw_feature_map("gaussian", n_features=dataset.n_features, n_components=64)
     with engine.keeping(eager_ledger(folder / "ledger")):
         return accumulate(dataset, features, engine=engine)
 

@@ -4,8 +4,6 @@ Every process is ended when the context is left, by its number, and by the kerne
 """
 
 import contextlib
-import ctypes
-import json
 import os
 import random
 import secrets
@@ -14,8 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,8 @@ from typing import Any
 import httpx
 import psutil
 
+from rff_dist.engines.connecting import read_scheduler_file
+from tests.processes import Process, wait_for
 from tests.s3_server import S3Server, serve_s3
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -31,8 +30,7 @@ POOL = "rff-dist"
 ENDED = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 DEPLOYMENTS = PROJECT / "deploy/prefect.yaml"
 _OURS = ("AWS_", "DASK_", "PREFECT_", "RFF_DIST_")
-START_S, RUN_S = 240.0, 180.0
-_PR_SET_PDEATHSIG = 1
+RUN_S = 180.0
 
 
 def missing_programs() -> list[str]:
@@ -41,74 +39,6 @@ def missing_programs() -> list[str]:
 
     packages = [name for name in ("moto", "obstore", "flask") if importlib.util.find_spec(name) is None]
     return packages + [name for name in ("openssl", "sh") if shutil.which(name) is None]
-
-
-@dataclass
-class Process:
-    """A program that runs in the background, with its output in a file.
-
-    Attributes
-    ----------
-    name : str
-    popen : subprocess.Popen
-    log : Path
-    """
-
-    name: str
-    popen: "subprocess.Popen[bytes]"
-    log: Path
-
-    @classmethod
-    def start(cls, name: str, *command: str, folder: Path, environment: Mapping[str, str]) -> "Process":
-        """Start a program in a process group of its own."""
-        log = folder / f"{name}.log"
-        with open(log, "wb") as file:
-            popen = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                env=dict(environment),
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-            )
-        return cls(name, popen, log)
-
-    def wait_until(self, done: Callable[[], Any], what: str, seconds: float = START_S) -> Any:
-        """Wait until `done` returns something true, and give up when the program has ended."""
-
-        def look() -> Any:
-            if self.popen.poll() is not None:
-                raise AssertionError(f"{self.name} ended with {self.popen.returncode}:\n{self.tail()}")
-            return done()
-
-        try:
-            return wait_for(look, what, seconds)
-        except TimeoutError as error:
-            raise AssertionError(f"{error}; {self.name} says:\n{self.tail()}") from error
-
-    def tail(self, n_lines: int = 40) -> str:
-        """Return the last lines of the output."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-n_lines:])
-
-    def stop(self) -> None:
-        """End the program and what it started."""
-        try:
-            family = psutil.Process(self.popen.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            family = []
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, signal.SIGCONT)
-            os.killpg(self.popen.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(10)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
-        self.popen.wait(10)
-        for child in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
 
 
 @dataclass
@@ -177,8 +107,7 @@ class System:
 
     def deployment(self, name: str) -> dict[str, Any]:
         """Return a deployment by "flow/name"."""
-        found: dict[str, Any] = self.call("GET", f"/deployments/name/{name}")
-        return found
+        return dict(self.call("GET", f"/deployments/name/{name}"))
 
     def start(self, name: str, **parameters: Any) -> str:
         """Start a run of a deployment with some parameters changed, and return its id."""
@@ -188,8 +117,7 @@ class System:
 
     def flow_run(self, run: str) -> dict[str, Any]:
         """Return a flow run."""
-        found: dict[str, Any] = self.call("GET", f"/flow_runs/{run}")
-        return found
+        return dict(self.call("GET", f"/flow_runs/{run}"))
 
     @contextlib.contextmanager
     def schedule_every(self, name: str, *, seconds: int) -> Iterator[None]:
@@ -310,7 +238,7 @@ def run_system(folder: Path, **environment: str) -> Iterator[System]:
         subprocess.run(["sh", str(PROJECT / "deploy/tls.sh"), str(tls)], check=True, capture_output=True)
         everywhere = {
             **{name: value for name, value in os.environ.items() if not name.startswith(_OURS)},
-            **s3.environment,
+            **s3.environment(),
             "DO_NOT_TRACK": "1",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
@@ -328,9 +256,8 @@ def run_system(folder: Path, **environment: str) -> Iterator[System]:
 
         def start(name: str, *command: str, **more: str) -> Process:
             python = (sys.executable, "-m", *command)
-            process = Process.start(name, *python, folder=folder, environment={**everywhere, **more})
-            stack.callback(process.stop)
-            system.processes.append(process)
+            running = Process.start(name, *python, folder=folder, environment={**everywhere, **more})
+            system.processes.append(process := stack.enter_context(running))
             return process
 
         server = start(
@@ -344,8 +271,8 @@ def run_system(folder: Path, **environment: str) -> Iterator[System]:
             "dask-scheduler", "dask", "scheduler", "--host", "tls://127.0.0.1", "--port", "0",
             "--no-dashboard", "--scheduler-file", str(file), *_tls_options(tls, "scheduler"),
         )  # fmt: skip
-        scheduler.wait_until(lambda: file.exists() and _is_json(file), "Dask's scheduler")
-        system.scheduler = json.loads(file.read_text())["address"]
+        scheduler.wait_until(file.exists, "Dask's scheduler")
+        system.scheduler = read_scheduler_file(file)
         everywhere["RFF_DIST_SCHEDULER"] = system.scheduler
         for i in (1, 2):
             start(
@@ -382,23 +309,7 @@ def deploy(system: System, store: str, stack: contextlib.ExitStack) -> None:
         "worker", sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL,
         folder=system.folder, environment=environment,
     )  # fmt: skip
-    stack.callback(worker.stop)
-    system.processes.append(worker)
-
-
-def wait_for(done: Callable[[], Any], what: str, seconds: float) -> Any:
-    """Return what `done` returns as soon as it is something."""
-    end = time.monotonic() + seconds
-    while (found := done()) in (None, False, [], ""):
-        if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.05)
-    return found
-
-
-def _end_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    system.processes.append(stack.enter_context(worker))
 
 
 def free_port() -> int:
@@ -416,14 +327,6 @@ def _tls_options(folder: Path, role: str) -> list[str]:
         "--tls-cert", str(folder / f"{role}.pem"),
         "--tls-key", str(folder / f"{role}-key.pem"),
     ]  # fmt: skip
-
-
-def _is_json(file: Path) -> bool:
-    try:
-        json.loads(file.read_text())
-    except ValueError:
-        return False
-    return True
 
 
 def answers(url: str) -> bool:

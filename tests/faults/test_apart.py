@@ -4,7 +4,7 @@ import operator
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -13,30 +13,13 @@ from rff_dist.data.blocks import BlockTask, Rows
 from rff_dist.engines import dask_workers
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import ClusterLostError, StorageError
-from tests.dask_processes import once_after, scaled, slow_power
-from tests.engine_contract import BLOCKS, Counting, unit_blocks
+from tests.dask_processes import assert_each_counts_once, once_after, scaled, slow_power
+from tests.engine_contract import BLOCKS, OpenedIn, unit_blocks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.faults("F20"), pytest.mark.timeout(120)]
 
 
 # -- data that not all workers see ---------------------------------------------------------------------
-
-
-class NotIn(Counting):
-    """Rows that one process cannot open, as in a folder that one machine has not mounted."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__()
-        object.__setattr__(self, "pid", pid)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _open_elsewhere, (self.__dict__["pid"],)
-
-
-def _open_elsewhere(pid: int) -> NotIn:
-    if os.getpid() == pid:
-        raise StorageError("no dataset at /data: nothing is there")
-    return NotIn(pid)
 
 
 def count_slowly(rows: Rows, _: object) -> int:
@@ -51,7 +34,9 @@ def test_data_that_one_of_several_workers_cannot_open_are_an_error_that_names_it
     engine = scaled(embedded, 3)
     address, pid = sorted(engine.client.run(os.getpid).items())[n]
     with pytest.raises(StorageError, match="nothing is there") as caught:
-        engine.map_reduce(BlockTask(NotIn(pid), count_slowly), BLOCKS, None, combine=operator.add)
+        engine.map_reduce(
+            BlockTask(OpenedIn(pid, others=True), count_slowly), BLOCKS, None, combine=operator.add
+        )
     assert f"raised on worker {address}" in "".join(caught.value.__notes__)
 
 
@@ -110,15 +95,10 @@ def test_totals_of_workers_that_are_cut_from_one_another_meet_in_the_client(
 ) -> None:
     scaled(embedded, 3)
     # of its own, since a worker may be left out for minutes
-    with DaskEngine(client=embedded.client) as engine:
+    with DaskEngine(client=embedded.client) as engine, ExitStack() as stack:
         cuts = [apart(engine)] + [out_of_reach(engine)] * by_the_scheduler
-        engine.observers = (once_after(30, lambda: [one.__enter__() for one in cuts] and None),)
-        try:
-            total = engine.map_reduce(slow_power, unit_blocks(200), None, combine=operator.add)
-        finally:
-            for one in cuts:
-                one.__exit__(None, None, None)
-    assert bin(total) == bin(2**200 - 1)
+        engine.observers = (once_after(30, lambda: [stack.enter_context(one) for one in cuts] and None),)
+        assert_each_counts_once(engine, 200)
 
 
 @pytest.mark.usefixtures("in_a_hurry")
@@ -127,9 +107,8 @@ def test_workers_that_cannot_fetch_what_a_pass_needs_are_named_and_done_without(
 ) -> None:
     scaled(embedded, 3)
     with DaskEngine(client=embedded.client) as engine, apart(engine):
-        total = engine.map_reduce(slow_power, unit_blocks(1_500), "state", combine=operator.add)
-        assert bin(total) == bin(2**1_500 - 1)
-        assert engine.map_reduce(slow_power, unit_blocks(20), "other", combine=operator.add) == 2**20 - 1
+        assert_each_counts_once(engine, 1_500, "state")
+        assert_each_counts_once(engine, 20, "other")
     named = [record.args[0] for record in caplog.records if "left out for" in record.msg]
     assert 1 <= len(set(named)) <= 2
     assert set(named) < set(engine.client.nthreads())
@@ -155,24 +134,15 @@ def full(engine: DaskEngine, workers: list[str]) -> Iterator[None]:
 @pytest.mark.usefixtures("in_a_hurry")
 def test_a_worker_whose_memory_is_full_is_done_without(embedded: DaskEngine) -> None:
     workers = sorted(scaled(embedded, 2).client.nthreads())
-    with DaskEngine(client=embedded.client) as engine:
-        held = full(engine, workers[:1])
-        engine.observers = (once_after(5, held.__enter__),)
-        try:
-            total = engine.map_reduce(slow_power, unit_blocks(400), None, combine=operator.add)
-        finally:
-            held.__exit__(None, None, None)
-    assert bin(total) == bin(2**400 - 1)
+    with DaskEngine(client=embedded.client) as engine, ExitStack() as stack:
+        engine.observers = (once_after(5, lambda: stack.enter_context(full(engine, workers[:1]))),)
+        assert_each_counts_once(engine, 400)
 
 
 @pytest.mark.usefixtures("in_a_hurry")
 def test_if_all_workers_memory_is_full_the_pass_ends(embedded: DaskEngine) -> None:
     workers = list(scaled(embedded, 2).client.nthreads())
-    with DaskEngine(client=embedded.client) as engine:
-        held = full(engine, workers)
-        engine.observers = (once_after(5, held.__enter__),)
-        try:
-            with pytest.raises(ClusterLostError, match=f"{workers[0]}.* cannot begin .* full memory"):
-                engine.map_reduce(slow_power, unit_blocks(4_000), None, combine=operator.add)
-        finally:
-            held.__exit__(None, None, None)
+    with DaskEngine(client=embedded.client) as engine, ExitStack() as stack:
+        engine.observers = (once_after(5, lambda: stack.enter_context(full(engine, workers))),)
+        with pytest.raises(ClusterLostError, match=f"{workers[0]}.* cannot begin .* full memory"):
+            engine.map_reduce(slow_power, unit_blocks(4_000), None, combine=operator.add)

@@ -14,7 +14,6 @@ from rff_dist.fields import build
 from rff_dist.living.merge import merge, refit_on
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
-from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import delete_rows, replace_rows
 from rff_dist.storage.datasets import open_dataset
@@ -26,7 +25,7 @@ from rff_dist.workbench.jobs.publishing import publish
 from rff_dist.workbench.jobs.refresh import find_lacking, update_from
 from rff_dist.workbench.jobs.specs import Forget, Update
 from rff_dist.workbench.jobs.steps import in_this_process
-from tests.living_data import CHUNK, ENGINE, draw, fit, make_small
+from tests.living_data import CHUNK, ENGINE, draw, fit, make_small, sum_like
 
 
 class LivingData(RuleBasedStateMachine):
@@ -110,10 +109,7 @@ class LivingData(RuleBasedStateMachine):
             assert not self.all_are_good
             self.fit_anew()
         elif found["n_samples"] == dataset.n_samples:
-            expected = passes.accumulate(
-                dataset, self.begun.feature_map, engine=ENGINE, spec=self.begun.statistics.spec
-            )
-            assert read_model(self.model).statistics.digest() == expected.digest()
+            assert read_model(self.model).statistics.digest() == sum_like(self.begun, dataset).digest()
         else:
             assert not self.all_are_good
         # Other versions of the model are of data that have expired.
@@ -158,11 +154,7 @@ class LivingData(RuleBasedStateMachine):
         """What an update leaves out, a backfill brings back."""
         dataset, found = self.run(backfill=0, force=True)
         assert found["left_out"] == []
-        model = read_model(self.model)
-        expected = passes.accumulate(
-            dataset, self.begun.feature_map, engine=ENGINE, spec=self.begun.statistics.spec
-        )
-        assert model.statistics.digest() == expected.digest()
+        assert read_model(self.model).statistics.digest() == sum_like(self.begun, dataset).digest()
         self.all_are_good = False  # the champion may be a bad one now
 
     def assert_holds(self, model, dataset, left_out):
@@ -171,12 +163,7 @@ class LivingData(RuleBasedStateMachine):
         for start, stop in left_out:
             kept[start:stop] = False
         rows = dataset.take(np.flatnonzero(kept))
-        expected = passes.accumulate(
-            ArrayDataset(rows.X, rows.y[:, 0]),
-            self.begun.feature_map,
-            engine=ENGINE,
-            spec=self.begun.statistics.spec,
-        )
+        expected = sum_like(self.begun, ArrayDataset(rows.X, rows.y[:, 0]))
         assert model.statistics.n_samples == expected.n_samples == int(kept.sum())
         # Rows lie in other tiles, which are rounded each.
         np.testing.assert_allclose(model.statistics.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)

@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from rff_dist.workbench.jobs import train as training
 from rff_dist.workbench.jobs.specs import Train
 from rff_dist.workbench.jobs.steps import Runner
 from tests.command_line import document, run
-from tests.dask_processes import once_after, run_dask
+from tests.dask_processes import once_after, run_dask, scaled
 from tests.stopped_jobs import Eager, eager_ledger, run_killed, sum_slowly, sum_up
 
 pytestmark = pytest.mark.faults("F5")
@@ -117,13 +117,6 @@ def test_other_rows_are_all_read(folder: Path, expected: str) -> None:
     assert (kept, again) == ([], list(range(8)))
 
 
-def test_other_features_are_all_summed_up(folder: Path) -> None:
-    stop_after(folder, 4)
-    events: list[Event] = []
-    sum_up(folder, SerialEngine(observers=(events.append,)), n_components=32)
-    assert not any(isinstance(event, PassResumed) for event in events)
-
-
 def test_one_version_of_the_rows_goes_on_and_the_next_begins_anew(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((N_SAMPLES, 3)), rng.standard_normal(N_SAMPLES)
@@ -154,10 +147,9 @@ def test_two_at_once_do_no_harm(folder: Path, expected: str) -> None:
 # -- on a cluster ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[DaskEngine]:
-    with DaskEngine(n_workers=2, threads_per_worker=1) as engine:
-        yield engine
+@pytest.fixture
+def cluster(embedded: DaskEngine) -> DaskEngine:
+    return scaled(embedded, 2)
 
 
 @pytest.mark.distributed

@@ -24,8 +24,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def start_long_fit(folder, *, until):
-    """Start a fit that would take minutes, wait for a line of its progress, and find its processes."""
+def start_long_fit(folder):
+    """Start a fit that would take minutes, wait for its longest pass, and find its processes."""
     command = [
         sys.executable,
         "-m",
@@ -40,7 +40,7 @@ def start_long_fit(folder, *, until):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     for line in process.stderr:
-        if line.startswith(until):
+        if line.startswith("accumulate: "):
             break
     return process, psutil.Process(process.pid).children(recursive=True)
 
@@ -53,7 +53,7 @@ def start_long_fit(folder, *, until):
 def test_a_signal_stops_the_cluster_and_leaves_neither_processes_nor_output(
     folder, number, to_all, code, name
 ):
-    process, children = start_long_fit(folder, until="accumulate: ")
+    process, children = start_long_fit(folder)
     time.sleep(0.5)
     try:
         # A terminal sends Ctrl-C to the workers too.

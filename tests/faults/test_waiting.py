@@ -21,7 +21,7 @@ from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import ClusterLostError, ClusterUnavailableError, StorageError
 from rff_dist.storage import repositories
 from rff_dist.storage.locations import parse_location
-from tests.dask_processes import once_after, run_dask, scaled, slow_power
+from tests.dask_processes import assert_each_counts_once, once_after, run_dask, scaled, slow_power
 from tests.engine_contract import unit_blocks
 from tests.system import free_port
 
@@ -102,7 +102,7 @@ def test_a_worker_that_is_frozen_before_it_told_its_versions_is_done_without(tmp
         engine.client.wait_for_workers(2, timeout=60)
         with frozen(silent):
             assert engine.n_workers == 1
-            assert engine.map_reduce(slow_power, unit_blocks(20), None, combine=operator.add) == 2**20 - 1
+            assert_each_counts_once(engine, 20)
 
 
 @pytest.mark.usefixtures("in_a_hurry")
@@ -110,8 +110,7 @@ def test_embedded_workers_that_freeze_are_restarted(embedded: DaskEngine) -> Non
     engine = scaled(embedded, 2)
     pids = list(engine.client.run(os.getpid).values())
     engine.observers = (once_after(5, lambda: [os.kill(pid, signal.SIGSTOP) for pid in pids]),)
-    total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
-    assert bin(total) == bin(2**100 - 1)
+    assert_each_counts_once(engine, 100)
 
 
 # -- what comes back -----------------------------------------------------------------------------------
@@ -131,7 +130,7 @@ def test_a_scheduler_that_comes_back_is_joined_anew(tmp_path: Path) -> None:
         engine.observers = ()
         scheduler.wait()
         with run_dask(tmp_path, port=port):
-            assert engine.map_reduce(slow_power, unit_blocks(20), state, combine=operator.add) == 2**20 - 1
+            assert_each_counts_once(engine, 20, state)
 
 
 def test_embedded_workers_that_start_slowly_are_waited_for(embedded: DaskEngine) -> None:
@@ -140,8 +139,7 @@ def test_embedded_workers_that_start_slowly_are_waited_for(embedded: DaskEngine)
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "10ms"}):
         pids = list(engine.client.run(os.getpid).values())
         engine.observers = (once_after(5, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids]),)
-        total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
-        assert bin(total) == bin(2**100 - 1)
+        assert_each_counts_once(engine, 100)
 
 
 START_AND_TELL = """

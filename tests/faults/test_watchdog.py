@@ -20,7 +20,7 @@ from rff_dist.ridge.models import read_model
 from tests.command_line import run
 from tests.dask_processes import run_dask
 from tests.faults.test_waiting import Wire, in_a_hurry  # noqa: F401  # a fixture
-from tests.processes import environment_of_all_cores
+from tests.processes import environment_of_all_cores, wait_for
 from tools.kill_schedules import FIT
 
 pytestmark = [pytest.mark.distributed, pytest.mark.faults("F4", "F16"), pytest.mark.timeout(180)]
@@ -74,11 +74,8 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], object]],
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with run_dask(tmp_path_factory.mktemp("dask"), n_workers=2) as (address, processes):
-        yield address, processes
-        for process in processes:
-            process.kill()
-            process.wait()
+    with run_dask(tmp_path_factory.mktemp("dask"), n_workers=2) as running:
+        yield running
 
 
 @pytest.fixture
@@ -160,10 +157,7 @@ def test_a_command_that_is_stopped_and_goes_on_has_the_same_bits(
         ) as process,
     ):
         for mark in marks:
-            deadline = time.monotonic() + 100
-            while mark not in log.read_text() and process.poll() is None:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_for(lambda mark=mark: mark in log.read_text() or process.poll() is not None, mark, 100)
             process.send_signal(signal.SIGSTOP)
             time.sleep(2.0)
             process.send_signal(signal.SIGCONT)

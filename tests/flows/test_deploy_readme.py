@@ -2,64 +2,40 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
 from rff_dist.storage.datasets import open_dataset
 from tests.pages import read_blocks
-from tests.system import Process, System, answers, free_port, wait_for
+from tests.processes import Process, wait_for
+from tests.system import System, answers, free_port
 
 pytestmark = [pytest.mark.documents, pytest.mark.flows, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 DONE = "the block is done"
 
 
-@dataclass
-class Terminal:
-    """A shell that is given a page's blocks one after the other, and what it prints in a file.
-
-    It ends at the first command that fails.
-    """
-
-    shell: "subprocess.Popen[str]"
-    log: Path
+class Terminal(Process):
+    """A shell that is given a page's blocks one after the other; it ends at the first command that fails."""
 
     def type(self, text: str) -> None:
         """Type a block, and wait until the prompt is back."""
         before = self.log.read_text().count(DONE)
-        assert self.shell.stdin is not None
-        self.shell.stdin.write(f"{{\n{text}\n}} </dev/null\necho {DONE}\n")
-        self.shell.stdin.flush()
-        wait_for(
-            lambda: self.shell.poll() is not None or self.log.read_text().count(DONE) > before, text, 600
-        )
-        assert self.shell.poll() is None, f"{text}\n{self.log.read_text()}"
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(f"{{\n{text}\n}} </dev/null\necho {DONE}\n".encode())
+        self.popen.stdin.flush()
+        self.wait_until(lambda: self.log.read_text().count(DONE) > before, text, 600)
 
     def variable(self, name: str) -> str:
         """Return what a variable holds."""
         self.type(f'printf "%s\\n" "{name}=${name}"')
         return self.log.read_text().rpartition(f"{name}=")[2].partition("\n")[0]
-
-    def end(self) -> None:
-        """End the shell and all that it started."""
-        family = psutil.Process(self.shell.pid).children(recursive=True)
-        for process in (*family, psutil.Process(self.shell.pid)):
-            process.send_signal(signal.SIGTERM)
-        _, alive = psutil.wait_procs(family, timeout=20)
-        for process in alive:
-            process.kill()
-        self.shell.kill()
-        self.shell.wait(10)
-        self.shell.stdin.close()
 
 
 @pytest.fixture(scope="module")
@@ -74,22 +50,9 @@ def terminal(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> It
         "PREFECT_WORKER_QUERY_SECONDS": "1",
         "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5",
     }
-    log = folder / "terminal.log"
-    with log.open("wb") as file:
-        shell = subprocess.Popen(
-            ["sh", "-e"],
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            env=environment,
-            text=True,
-        )
-    opened = Terminal(shell, log)
-    try:
+    pipe = {"folder": folder, "environment": environment, "stdin": subprocess.PIPE}
+    with Terminal.start("worker", "sh", "-e", **pipe) as opened, opened.popen.stdin:
         yield opened
-    finally:
-        opened.end()
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +70,11 @@ def system(terminal: Terminal, blocks: list[str]) -> System:
     server, *others = blocks
     terminal.type(server)
     api = terminal.variable("PREFECT_API_URL")
-    started = Process("worker", terminal.shell, terminal.log)
-    started.wait_until(lambda: answers(f"{api}/health"), "Prefect's server")
+    terminal.wait_until(lambda: answers(f"{api}/health"), "Prefect's server")
     for block in others:
         terminal.type(block)
     authentication = terminal.variable("PREFECT_API_AUTH_STRING")
-    return System(terminal.log.parent, None, "", api, authentication, dict(os.environ), [started])
+    return System(terminal.log.parent, None, "", api, authentication, dict(os.environ), [terminal])
 
 
 @pytest.fixture(scope="module")

@@ -10,26 +10,23 @@ from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
 from prefect.logging import disable_run_logger
 
-from rff_dist import Gaussian, SerialEngine, append_dataset, open_dataset, write_dataset
+from rff_dist import append_dataset, open_dataset, write_dataset
 from rff_dist.errors import FingerprintMismatchError, InvalidParameterError, OutputBusyError
 from rff_dist.flows.refresh import RefreshParameters, refresh
 from rff_dist.flows.running import lend_engine
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
-from rff_dist.statistics import passes
 from rff_dist.storage.output_places import hold
 from rff_dist.workbench.jobs.publishing import publish
 from tests.flows.test_train import task_runs
 from tests.lake_tables import IcebergTable
-from tests.living_data import batch
+from tests.living_data import ENGINE, batch, fit, sum_like
 from tests.markdown import rows_of
-from tests.plain import fit_ridge
 from tests.refusals import refuses
 from tests.tables import ingest_more
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 
-ENGINE = SerialEngine(1)
 STEPS = ["find new rows", "score", "hold out", "sum", "drift", "solve", "gate", "publish"]
 
 
@@ -38,23 +35,24 @@ def parameters(tmp_path: Path) -> RefreshParameters:
     """Return the parameters of a refresh of a registered model of 900 rows."""
     data, model = str(tmp_path / "data.zarr"), str(tmp_path / "models" / "main")
     write_dataset(data, *batch(0, 900), chunk_rows=200, versioned=True)
-    trained, _ = fit_ridge(
-        open_dataset(data), Gaussian(), engine=ENGINE, length_scale=2.0, n_components=32, alpha=0.1
-    )
-    publish(trained, model, data=data, reason="trained")
+    publish_first(model, data)
     return RefreshParameters(data=data, model=model)
 
 
-def run(parameters, **changes):
+def publish_first(model, data):
+    trained = fit(open_dataset(data), length_scale=2.0, n_components=32)
+    publish(trained, model, data=data, reason="trained")
+
+
+def run(parameters):
     with lend_engine(ENGINE):
-        return refresh(**{**parameters.values, **changes}, return_state=True)
+        return refresh(**parameters.values, return_state=True)
 
 
 def at_once(parameters):
     """Return the digest of one pass over all rows with the first version's features and grids."""
     first = read_model(RegisteredModel(parameters.values["model"]).version(1).url)
-    dataset = open_dataset(parameters.values["data"])
-    return passes.accumulate(dataset, first.feature_map, engine=ENGINE, spec=first.statistics.spec).digest()
+    return sum_like(first, open_dataset(parameters.values["data"])).digest()
 
 
 def assert_says_what_it_came_to(state, parameters):
@@ -131,9 +129,7 @@ def test_a_run_takes_what_changed_in_a_table_first_and_names_its_version(tmp_pat
     table = IcebergTable(catalog, 900)
     data, model, first = str(tmp_path / "data.zarr"), str(tmp_path / "models/main"), table.version
     ingest_more(table.url, data, target="price", id="key", chunk_rows=200)
-    how = {"length_scale": 2.0, "n_components": 32, "alpha": 0.1}
-    trained, _ = fit_ridge(open_dataset(data), Gaussian(), engine=ENGINE, **how)
-    publish(trained, model, data=data, reason="trained")
+    publish_first(model, data)
     table.commit_a_night()
     night = RefreshParameters(table=table.url, data=data, model=model)
     state = run(night)

@@ -10,13 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from prefect import Task, flow
 from prefect.artifacts import Artifact
 from prefect.states import Cancelled, Crashed, Failed
 
-from rff_dist import SerialEngine, write_dataset
+from rff_dist import SerialEngine
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.progress import BlockDone
@@ -46,7 +45,7 @@ from rff_dist.flows.train import TrainParameters, train
 from rff_dist.flows.tune import tune
 from rff_dist.storage.output_places import hold
 from rff_dist.workbench.jobs.limits import is_transient
-from tests.flows.test_train import flow_run, task_runs
+from tests.flows.test_train import PLAIN, flow_run, task_runs, write_problem
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.flows
@@ -56,36 +55,10 @@ class RunParameters(Form):
     specs = (Cluster, Limits)
 
 
-def write_problem(folder: Path) -> TrainParameters:
-    X = np.random.default_rng(0).normal(size=(600, 2))
-    write_dataset(folder / "data.zarr", X, X[:, 0], chunk_rows=100)
+def small_job(folder: Path) -> TrainParameters:
     return TrainParameters(
-        data=str(folder / "data.zarr"),
-        model=str(folder / "model"),
-        kernel="gaussian",
-        features="fourier",
-        n_components=8,
-        alpha=0.1,
-        length_scale=1.0,
+        data=write_problem(folder, n_samples=600), model=str(folder / "model"), alpha=0.1, **PLAIN
     )
-
-
-# -- parameters ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"scheduler": "127.0.0.1", "memory": "1 GiB"}, "leave one of them out"),
-        ({"timeout_minutes": 0.0}, "above 0"),
-        ({"timeout_minutes": float("inf")}, "expected"),
-        ({"performance_report": "ftp://host/folder"}, "ftp"),
-    ],
-)
-def test_parameters_that_do_not_fit_are_refused(bad, words):
-    with pytest.raises(InvalidParameterError) as refused:
-        RunParameters(**bad)
-    assert words in str(refused.value)
 
 
 # -- what is worth another try ---------------------------------------------------------------------------
@@ -207,7 +180,7 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_paren
     pytest.importorskip("openlineage.client", reason="needs the extra openlineage")
     from tests import openlineage
 
-    parameters = TrainParameters(**{**write_problem(tmp_path).values, "data": str(tmp_path / "none.zarr")})
+    parameters = TrainParameters(**{**small_job(tmp_path).values, "data": str(tmp_path / "none.zarr")})
     with openlineage.receive() as sent, lend_engine(SerialEngine(1)):
         state = train(**parameters.values, return_state=True)
     assert state.is_failed()
@@ -227,7 +200,7 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_paren
 
 @pytest.mark.usefixtures("prefect_server")
 def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
-    parameters = TrainParameters(**write_problem(tmp_path).values, timeout_minutes=0.5 / 60)
+    parameters = TrainParameters(**small_job(tmp_path).values, timeout_minutes=0.5 / 60)
     engine = SerialEngine(
         1, observers=[lambda event: time.sleep(1) if isinstance(event, BlockDone) else None]
     )
@@ -262,7 +235,7 @@ def test_the_environment_turns_on_logs_for_machines_while_a_flow_works(monkeypat
 
 @pytest.mark.usefixtures("prefect_server")
 def test_two_runs_of_a_model_never_overlap_and_the_second_is_refused_at_once(tmp_path):
-    parameters = write_problem(tmp_path)
+    parameters = small_job(tmp_path)
     first_is_at_work, outcome = threading.Event(), []
 
     def wait(event: object) -> None:

@@ -267,7 +267,6 @@ FLOWS = {
     IngestParameters: (ingest, {"data": "d"}),
 }
 FORMS = pytest.mark.parametrize("form", FLOWS, ids=lambda form: form.__name__)
-HERE_AND_THERE = {"n_workers": 2, "scheduler": "tcp://127.0.0.1:8786"}
 NOT_ISOTROPIC = {"kernel": "laplacian", "design": "orthogonal"}
 # Each value is wrong, and named with its parameter.
 WRONG = {
@@ -280,6 +279,7 @@ WRONG = {
         "missing_chunks": ["skip"],
         "seed": [-1],
         "n_workers": [0],
+        "timeout_minutes": [0.0, float("inf")],
     },
     TuneParameters: {
         "kernels": [[]],
@@ -316,10 +316,11 @@ TOGETHER = [
     (TrainParameters, {"classify": True, "conformal": True}, "conformal", True),
     (TrainParameters, NOT_ISOTROPIC, "orthogonal", "design='iid'"),
     (TrainParameters, {"kernel": "linear", "length_scale": 2.0}, "length_scale", 2.0),
-    (TrainParameters, HERE_AND_THERE, "n_workers", "scheduler"),
+    (TrainParameters, {"n_workers": 2, "scheduler": "tcp://127.0.0.1:8786"}, "n_workers", "scheduler"),
+    (TrainParameters, {"scheduler": "127.0.0.1", "memory": "1 GiB"}, "memory", "scheduler"),
+    (TrainParameters, {"performance_report": "ftp://host/folder"}, "ftp"),
     (TrainParameters, {"data": "ftp://host/data.zarr"}, "ftp"),
     (TrainParameters, {"model": "s3://key:secret@bucket/model"}, "credentials", "s3://***@bucket/model"),
-    (TrainParameters, {"lambda": 1.0}, "lambda"),
     (TuneParameters, {"kernels": ["gausian"]}, "'gausian'", "'gaussian'"),
     (TuneParameters, {"length_scales": ["wide"]}, "length_scales", "'wide'", "'0.5x'"),
     (TuneParameters, {"alpha": 1.0, "alphas": [1.0, 2.0]}, "alpha", 1.0, "alphas"),
@@ -329,10 +330,7 @@ TOGETHER = [
     (ClusterParameters, NOT_ISOTROPIC, "orthogonal", "design='iid'"),
     (ClusterParameters, {"features": "nystrom", "design": "iid"}, "design", "'iid'"),
     (ClusterParameters, {"output": ""}, "location", "''"),
-    (ClusterParameters, {"y": "y"}, "no parameter `y`"),
-    (RefreshParameters, {"data": "ftp://host/data.zarr"}, "ftp"),
     (RefreshParameters, {"test": "s3://key:secret@bucket/test"}, "credentials", "s3://***@bucket/test"),
-    (RefreshParameters, HERE_AND_THERE, "n_workers", "scheduler"),
     (RefreshParameters, {"overwrite": True}, "overwrite"),
     (IngestParameters, {}, "sources", "sql"),
     (IngestParameters, {"sources": ["a.csv"], "sql": "SELECT 1"}, "sources", "sql"),

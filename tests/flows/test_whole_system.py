@@ -48,8 +48,9 @@ def draw_rows(n_samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
 
 
-def report_of(system: System, run: dict[str, Any]) -> str:
-    return str(system.artifacts(run["id"])["rff-refresh-report-main"])
+def has_inspected(system: System, model: str) -> bool:
+    """Return whether a run that trains a model has written its first record."""
+    return any(f"{model}.run-" in name and "plan/model.json" in name for name in system.s3.names())
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(run_system(tmp_path_factory.mktemp("system")))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name, value in running.s3.environment.items():
+        for name, value in running.s3.environment().items():
             patch.setenv(name, value)
         store = running.s3.url("rff_dist")
         names = {"feature_names": COLUMNS, "target_names": ["y"], "chunk_rows": 2048}
@@ -127,10 +128,7 @@ def killed(system: System, trained: dict[str, Any], place: Place) -> dict[str, A
     parameters = {**TRAINING, "model": f"{place.root}/models/killed"}
     run = system.start("train/monthly", **parameters)
 
-    def has_inspected() -> bool:
-        return any("killed.run-" in name and "plan/model.json" in name for name in system.s3.names())
-
-    with system.stopped_workers(has_inspected, "the first record of the run that is killed"):
+    with system.stopped_workers(lambda: has_inspected(system, "killed"), "its first record"):
         system.kill_flow(run)
         crashed = system.finish(run, "CRASHED")
     published = RegisteredModel(parameters["model"]).versions()
@@ -164,10 +162,7 @@ def test_single_parameter_is_overridden_and_worker_tells_what_the_cancelled_run_
     assert found["parameters"]["data"] == place.data  # as the deployment says
     run = found["id"]
 
-    def has_inspected() -> bool:
-        return any("cancelled.run-" in name and "plan/model.json" in name for name in system.s3.names())
-
-    with system.stopped_workers(has_inspected, "the first record of the run that is cancelled"):
+    with system.stopped_workers(lambda: has_inspected(system, "cancelled"), "its first record"):
         system.cancel(run)
         system.finish(run, "CANCELLED")
     assert system.told_of_stop(run).startswith("# train: Cancelling")  # when the hook is called
@@ -212,7 +207,7 @@ def test_scheduled_refresh_adds_the_new_rows_and_the_next_one_finds_nothing_to_d
     versions = RegisteredModel(place.model).versions()
     assert [version.number for version in versions] == [1, 2]
     assert versions[1].lineage["added"] == [[N_SAMPLES, N_SAMPLES + N_NEW]]
-    first, second = (report_of(system, run) for run in refreshed[:2])
+    first, second = (system.artifacts(run["id"])["rff-refresh-report-main"] for run in refreshed[:2])
     assert "# published: " in first
     assert "# nothing new: " in second
 

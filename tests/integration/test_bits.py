@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from rff_dist import HashFolds, RFFRidge, SerialEngine, open_dataset, write_dataset
+from rff_dist import HashFolds, RFFRidge, SerialEngine, write_dataset
 from rff_dist.data import blocks as cut
 from rff_dist.data.blocks import Block, BlockTask, cut_blocks
 from rff_dist.data.memory import ArrayDataset
@@ -70,14 +70,6 @@ def test_serial_fits_have_the_same_bits_with_any_number_of_threads(dataset, expe
 
 
 # -- Dask ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.distributed
-def test_dask_fits_have_the_bits_of_the_serial_engine(dataset, expected, embedded):
-    model = fit(dataset, scaled(embedded, 1))
-    assert_same_bits(model, expected)
-    rows = open_dataset(dataset.url).read(Block(0, 0, 1_000)).X
-    assert_array_equal(model.predict(rows), expected.predict(rows))
 
 
 @pytest.fixture(scope="module")
@@ -145,26 +137,20 @@ def test_other_chunks_that_make_the_same_blocks_have_the_same_bits(dataset, expe
     assert_same_bits(fit(other, SerialEngine(n_threads=2)), expected)
 
 
+def sum_blocks(dataset: ZarrDataset, model: RFFRidge, blocks: list[Block]) -> Any:
+    state = Accumulation(model.feature_map_, model.statistics_.spec)
+    task = BlockTask(dataset, accumulate_rows)
+    return SerialEngine(n_threads=2).map_reduce(task, blocks, state, combine=operator.add)
+
+
 def test_blocks_of_whole_tiles_have_the_same_bits_however_they_are_cut(dataset, expected):
-    state = Accumulation(expected.feature_map_, expected.statistics_.spec)
     for tiles in (1, 3):
-        statistics = SerialEngine(n_threads=2).map_reduce(
-            BlockTask(dataset, accumulate_rows),
-            cut_blocks(N_ROWS, 4096, rows_per_block=tiles * 4096),
-            state,
-            combine=operator.add,
-        )
-        assert statistics == expected.statistics_
+        blocks = cut_blocks(N_ROWS, 4096, rows_per_block=tiles * 4096)
+        assert sum_blocks(dataset, expected, blocks) == expected.statistics_
 
 
 def test_blocks_that_cut_tiles_elsewhere_agree_to_rounding_but_not_to_the_bit(dataset, expected):
-    state = Accumulation(expected.feature_map_, expected.statistics_.spec)
-    statistics = SerialEngine(n_threads=2).map_reduce(
-        BlockTask(dataset, accumulate_rows),
-        cut_blocks(N_ROWS, 1000, rows_per_block=7_000),
-        state,
-        combine=operator.add,
-    )
+    statistics = sum_blocks(dataset, expected, cut_blocks(N_ROWS, 1000, rows_per_block=7_000))
     assert statistics != expected.statistics_
     np.testing.assert_allclose(statistics.ZtZ(), expected.statistics_.ZtZ(), rtol=0, atol=1e-12 * N_ROWS)
     np.testing.assert_allclose(statistics.Zty(), expected.statistics_.Zty(), rtol=0, atol=1e-9 * N_ROWS)

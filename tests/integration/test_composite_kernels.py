@@ -35,16 +35,15 @@ class TestHeadRoom:
             model.partial_fit(far, y[:10])
         assert model.statistics_.n_samples == len(X)
 
-    def test_rows_a_little_further_out_are_taken(self, rows):
+    @pytest.mark.parametrize(
+        ("kernel", "factor"), [(Gaussian() + Linear(), 1.2), (1 + Min() + Gaussian(), 1e6)]
+    )
+    def test_rows_a_little_further_out_are_taken_and_any_rows_by_features_with_a_bound(
+        self, rows, kernel, factor
+    ):
         X, y = rows
-        model = ridge(Gaussian() + Linear()).fit(X, y)
-        model.partial_fit(1.2 * X[:10], y[:10])
-        assert model.statistics_.n_samples == len(X) + 10
-
-    def test_features_with_a_bound_take_any_rows(self, rows):
-        X, y = rows
-        model = ridge(1 + Min() + Gaussian()).fit(X, y)
-        model.partial_fit(1e6 * X[:10], y[:10])
+        model = ridge(kernel).fit(X, y)
+        model.partial_fit(factor * X[:10], y[:10])
         assert model.statistics_.n_samples == len(X) + 10
 
     def test_predictions_are_made_of_rows_however_far_out(self, rows):

@@ -108,12 +108,8 @@ def test_unknown_chunk_sizes_are_computed_in_one_pass_without_touching_the_calle
         assert np.isnan(X.chunks[0]).all()
 
 
-def frame_of_columns(*names: str) -> Any:
-    return dd.from_pandas(pd.DataFrame(X_VALUES, columns=list(names)), npartitions=2)
-
-
 def test_columns_of_dask_frames_are_kept_as_names():
-    frame = frame_of_columns("a", "b", "c")
+    frame = dd.from_pandas(pd.DataFrame(X_VALUES, columns=list("abc")), npartitions=2)
     names = [
         (data.feature_names, data.target_names)
         for data in (

@@ -35,7 +35,7 @@ from rff_dist.errors import (
 )
 from rff_dist.storage.datasets import dataset_from_arrays
 from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
-from tests.engine_contract import BLOCKS, Counting, unit_blocks
+from tests.engine_contract import BLOCKS, Counting, OpenedIn, unit_blocks
 from tests.refusals import each, for_each_refusal, once, refuses
 
 pytestmark = pytest.mark.distributed
@@ -113,30 +113,22 @@ def test_a_cluster_without_workers_ends_the_pass(scheduler):
 
 
 @pytest.mark.parametrize(
-    ("address", "insecure"),
-    [
-        ("tcp://127.0.0.1:1", False),
-        ("localhost:1", False),
-        ("tcp://[::1]:1", False),
-        ("tls://cluster.example:1", False),
-        ("tcp://192.0.2.1:1", True),
-    ],
-)
-def test_loopback_tls_and_what_the_caller_insists_on_are_allowed(address, insecure):
-    assert dask_cluster.checked_address(address, insecure=insecure).endswith(address)
-
-
-@pytest.mark.parametrize(
     ("address", "full"),
     [
+        *((one, one) for one in ("tcp://127.0.0.1:1", "tcp://[::1]:1", "tls://cluster.example:1")),
+        ("localhost:1", "tcp://localhost:1"),
         ("127.0.0.1", "tcp://127.0.0.1:8786"),
         ("tcp://localhost", "tcp://localhost:8786"),
         ("tcp://[::1]", "tcp://[::1]:8786"),
         ("tls://cluster.example", "tls://cluster.example:8786"),
     ],
 )
-def test_an_address_without_a_port_means_the_port_of_dask(address, full):
+def test_loopback_and_tls_are_allowed_and_an_address_without_a_port_means_the_port_of_dask(address, full):
     assert dask_cluster.checked_address(address, insecure=False) == full
+
+
+def test_what_the_caller_insists_on_is_allowed():
+    assert dask_cluster.checked_address("tcp://192.0.2.1:1", insecure=True) == "tcp://192.0.2.1:1"
 
 
 def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch):
@@ -209,22 +201,15 @@ def assert_refused(engine: DaskEngine, work: Callable[[], object], message: str)
     wait_until_no_tasks(engine)
 
 
-def test_data_in_the_clients_memory_are_refused_before_work(embedded):
+def test_data_and_outputs_in_the_clients_memory_are_refused_before_work(embedded):
     engine = scaled(embedded, 1)
-    task = BlockTask(Placed(), count_rows)
-    assert_refused(
-        engine,
-        lambda: engine.map_reduce(task, BLOCKS, None, combine=operator.add),
-        r"memory://here is in the memory of this process.*workers of the cluster at tls://.*serial engine",
-    )
-
-
-def test_an_output_in_the_clients_memory_is_refused_before_work(embedded):
-    engine = scaled(embedded, 1)
-    task = BlockTask(Counting(), lambda rows, _: rows.X)
-    assert_refused(
-        engine, lambda: engine.map_write(task, BLOCKS, None, Placed()), "memory://here is in the memory"
-    )
+    reading, writing = BlockTask(Placed(), count_rows), BlockTask(Counting(), lambda rows, _: rows.X)
+    for work in (
+        lambda: engine.map_reduce(reading, BLOCKS, None, combine=operator.add),
+        lambda: engine.map_write(writing, BLOCKS, None, Placed()),
+    ):
+        place = "memory://here is in the memory of this process"
+        assert_refused(engine, work, rf"{place}.*workers of the cluster at tls://.*serial engine")
 
 
 def test_data_in_memory_serve_workers_that_are_threads_of_this_process():
@@ -251,26 +236,9 @@ def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded)
     )
 
 
-class OnlyHere(Counting):
-    """Rows that cannot be opened in another process, as in a folder that only this machine has."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__()
-        object.__setattr__(self, "pid", pid)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _open_here, (self.__dict__["pid"],)
-
-
-def _open_here(pid: int) -> OnlyHere:
-    if os.getpid() != pid:
-        raise StorageError("no dataset at /data: nothing is there")
-    return OnlyHere(pid)
-
-
 def test_data_that_no_worker_can_open_give_the_error_of_storage_and_no_traceback(embedded):
     engine = scaled(embedded, 1)
-    task, before = BlockTask(OnlyHere(os.getpid()), count_rows), tasks_in_the_log(engine)
+    task, before = BlockTask(OpenedIn(os.getpid()), count_rows), tasks_in_the_log(engine)
     with refuses(StorageError, "no dataset at /data: nothing is there") as caught:
         engine.map_reduce(task, BLOCKS, None, combine=operator.add)
     assert str(caught.value) == "no dataset at /data: nothing is there"

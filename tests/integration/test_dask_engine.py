@@ -26,7 +26,14 @@ from rff_dist.engines.progress import BlockDone, Event
 from rff_dist.engines.protocol import state_digests
 from rff_dist.engines.worker import TotalLostError
 from rff_dist.errors import BlockError, BroadcastError, ClusterError, MissingDependencyError
-from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
+from tests.dask_processes import (
+    assert_each_counts_once,
+    once_after,
+    run_dask,
+    scaled,
+    slow_power,
+    wait_until_no_tasks,
+)
 from tests.engine_contract import BLOCKS, EngineContract, unit_blocks
 from tests.refusals import refuses
 from tests.system import free_port
@@ -79,8 +86,7 @@ def test_killed_workers_change_no_bit(embedded, n_killed, n_done):
 
     timings = PassTimings()
     engine.observers = (once_after(n_done, kill), timings)
-    total = engine.map_reduce(slow_power, unit_blocks(80), state, combine=operator.add)
-    assert bin(total) == bin(2**80 - 1)
+    assert_each_counts_once(engine, 80, state)
     assert sorted(done.block.index for done in timings.blocks) == list(range(80))
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
@@ -100,7 +106,7 @@ def test_blocks_are_handed_out_before_the_scheduler_says_which_workers_there_are
     monkeypatch.setattr(dask_workers, "POLL_S", 0.0)
     monkeypatch.setattr(engine.client, "nthreads", nthreads)
     for n_passes in (1, 2):
-        assert engine.map_reduce(slow_power, unit_blocks(20), None, combine=operator.add) == 2**20 - 1
+        assert_each_counts_once(engine, 20)
         assert (n_asked == 2) == (n_passes == 1)
         engine.client.sync(lambda: asyncio.sleep(0, over.set()))
 
@@ -141,8 +147,7 @@ def test_a_worker_that_is_back_at_its_address_unnoticed_has_no_total(tmp_path, m
         # total that is finished, lost and lost again before the client comes to it.
         current = dask_workers.Workers.current
         monkeypatch.setattr(dask_workers.Workers, "current", lambda self: self._threads or current(self))
-        total = engine.map_reduce(slow_power, unit_blocks(60), None, combine=operator.add)
-    assert bin(total) == bin(2**60 - 1)
+        assert_each_counts_once(engine, 60)
 
 
 @pytest.mark.usefixtures("run_for_run")
@@ -160,8 +165,7 @@ def test_totals_that_dask_moves_to_other_workers_count_once(embedded):
         return len(kept)
 
     engine.observers = (once_after(30, lambda: moved.append(engine.client.run_on_scheduler(move))),)
-    total = engine.map_reduce(slow_power, unit_blocks(60), None, combine=operator.add)
-    assert bin(total) == bin(2**60 - 1)
+    assert_each_counts_once(engine, 60)
     assert moved[0] >= 2
 
 
@@ -296,7 +300,7 @@ def test_a_lost_total_does_not_keep_the_state_until_garbage_is_collected(embedde
     gc.collect()
     gc.disable()
     try:
-        assert engine.map_reduce(slow_power, unit_blocks(9), state, combine=operator.add) == 2**9 - 1
+        assert_each_counts_once(engine, 9, state)
         del state
         wait_until_no_tasks(engine)
     finally:
@@ -454,23 +458,25 @@ def test_a_block_whose_worker_died_counts_once_and_its_retry_too(embedded, tmp_p
     assert 1 <= found["retries"] <= 8
 
 
-def test_an_engine_works_where_the_scheduler_cannot_count(embedded, monkeypatch, caplog):
-    def refuse() -> None:
-        raise MissingDependencyError("metrics need the package prometheus_client")
+def without_prometheus(*_: object) -> None:
+    raise MissingDependencyError("metrics need the package prometheus_client")
 
+
+@pytest.mark.parametrize(
+    ("name", "fails", "said"),
+    [
+        ("rff_dist.engines.prometheus.pass_counters", without_prometheus, "the package prometheus_client"),
+        # as where rff_dist cannot be imported
+        ("distributed.Client.register_plugin", lambda *_: 1 / 0, "no metrics of rff_dist: ZeroDivisionError"),
+    ],
+)
+def test_an_engine_works_where_the_scheduler_cannot_count(embedded, monkeypatch, caplog, name, fails, said):
     engine = scaled(embedded, 1)
     engine.client.unregister_scheduler_plugin(dask_tasks.CountBlocks.name)
-    monkeypatch.setattr("rff_dist.engines.prometheus.pass_counters", refuse)
+    monkeypatch.setattr(name, fails)
     with caplog.at_level("INFO", "rff_dist"), DaskEngine(client=engine.client) as another:
         assert another.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
-    assert "metrics need the package prometheus_client" in caplog.text
-
-    # And where rff_dist cannot be imported, say.
-    engine.client.unregister_scheduler_plugin(dask_tasks.CountBlocks.name)
-    monkeypatch.setattr(distributed.Client, "register_plugin", lambda *_: 1 / 0)
-    with caplog.at_level("INFO", "rff_dist"), DaskEngine(client=engine.client) as another:
-        assert another.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
-    assert "exports no metrics of rff_dist: ZeroDivisionError" in caplog.text
+    assert said in caplog.text
 
 
 # -- performance reports -------------------------------------------------------------------------------

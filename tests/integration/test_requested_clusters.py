@@ -2,11 +2,7 @@
 
 import gc
 import os
-import signal
-import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import distributed
@@ -20,8 +16,9 @@ from rff_dist.errors import ClusterUnavailableError, InvalidParameterError, Miss
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge.fit import fit
 from tests.dask_processes import forked_workers
+from tests.processes import Process
 from tests.refusals import refuses
-from tests.system import free_port
+from tests.system import answers, free_port
 
 pytestmark = pytest.mark.distributed
 
@@ -96,26 +93,10 @@ c.ClusterConfig.scheduler_cmd, c.ClusterConfig.worker_cmd = ["{dask}", "schedule
 """
     )
     server = Path(sys.executable).with_name("dask-gateway-server")
-    with (tmp_path / "gateway.log").open("wb") as log:
-        command = [server, "--config", tmp_path / "gateway.py"]
-        running = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    address, deadline = f"http://127.0.0.1:{proxy}", time.monotonic() + 60
-    try:
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/api/health", timeout=5).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline, (tmp_path / "gateway.log").read_text()
-                time.sleep(0.2)
+    command, address = (str(server), "--config", str(tmp_path / "gateway.py")), f"http://127.0.0.1:{proxy}"
+    with Process.start("gateway", *command, folder=tmp_path, environment=os.environ) as running:
+        running.wait_until(lambda: answers(f"{address}/api/health"), "the gateway", 60)
         yield address
-    finally:
-        running.send_signal(signal.SIGTERM)  # at which it stops its clusters and its proxy
-        try:
-            running.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, signal.SIGKILL)
-            running.wait(30)
 
 
 @pytest.mark.slow

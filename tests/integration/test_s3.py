@@ -20,10 +20,10 @@ from rff_dist.storage.documents import replace_bytes
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.storage.locations import open_store, parse_location
 from rff_dist.storage.outputs import Layout, create_output
-from rff_dist.storage.records import read_record, write_record
+from rff_dist.storage.records import write_record
 from tests.command_line import PLAIN, document, refusal, run
 from tests.refusals import refuses
-from tests.s3_server import KEY_ID, SECRET_KEY
+from tests.s3_server import SECRET_KEY
 from tests.stopped_jobs import Eager
 
 pytestmark = pytest.mark.s3
@@ -73,10 +73,6 @@ def test_workers_of_a_cluster_read_and_write_the_object_store(fitted, server):
     assert there["digest"] == here["digest"]
 
 
-def predictions_at(url):
-    return open_column(url, "predictions").array[:]
-
-
 def test_evaluate_predict_and_info_say_what_they_say_on_disk(fitted, server):
     folder, *_ = fitted
     said = []
@@ -84,7 +80,7 @@ def test_evaluate_predict_and_info_say_what_they_say_on_disk(fitted, server):
         data, model = f"{place}/data.zarr", f"{place}/model"
         evaluated = document("evaluate", model, data, "--serial")
         document("predict", model, data, f"{place}/predictions", "--serial")
-        predicted = predictions_at(f"{place}/predictions")
+        predicted = open_column(f"{place}/predictions", "predictions").array[:]
         about, arrays = document("info", model)["digest"], document("info", data)["arrays"]
         said.append((evaluated["targets"], predicted.tolist(), about, arrays))
     assert said[0] == said[1]
@@ -238,30 +234,6 @@ def test_new_files_of_a_pattern_are_appended_once_and_the_others_not_read(server
             assert f"is a table in {name} format" in refusal(65, "ingest", given, server.url("new"))
 
 
-# -- records: models, and what a run keeps -----------------------------------------------------------------
-
-
-def test_reader_of_a_record_sees_the_old_one_or_the_new_one(server):
-    url = server.url("record")
-    write_record(url, kind="thing", metadata={"n": 1}, arrays={"a": X})
-    # Whatever request of the second write fails, the first one is read back whole.
-    for after in range(12):
-        server.fail(10**6, status=403, method="PUT", after=after)
-        try:
-            write_record(url, kind="thing", metadata={"n": 2}, arrays={"a": X + 1, "b": X}, overwrite=True)
-        except StorageError:
-            found = read_record(url)
-            assert found.metadata == {"n": 1}
-            np.testing.assert_array_equal(found.arrays["a"], X)
-            assert len({key.split("/")[1] for key in server.names("record/")}) == 2
-        else:
-            break
-        finally:
-            server.fail(0, status=0)
-    assert after > 3
-    assert read_record(url).metadata == {"n": 2}
-
-
 # -- requests that fail ------------------------------------------------------------------------------------
 
 
@@ -317,12 +289,6 @@ def test_credentials_that_are_missing_are_named(monkeypatch, server):
 
 
 # -- secrets -----------------------------------------------------------------------------------------------
-
-
-def test_credentials_in_a_url_are_refused_and_not_repeated():
-    message = refusal(65, "info", f"s3://{KEY_ID}:{SECRET_KEY}@bucket/model")
-    assert "credentials do not belong in a URL" in message
-    assert SECRET_KEY not in message
 
 
 def test_nothing_that_is_shown_logged_or_stored_holds_the_secret_key(fitted, server, monkeypatch, caplog):

@@ -6,10 +6,11 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.processes import Process
 
 pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
@@ -37,19 +38,6 @@ def job(tmp_path) -> dict[str, str]:
     }
 
 
-@contextlib.contextmanager
-def running(name: str, environment: dict[str, str], log: Path) -> Iterator[None]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            ["bash", DEPLOY / "slurm" / name], env=environment, stdout=output, stderr=output
-        )
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
-
-
 def test_jobs_find_each_other_and_give_the_digest_of_one_process(job, tmp_path):
     def rff_dist(*arguments: str) -> str:
         done = subprocess.run(
@@ -61,10 +49,12 @@ def test_jobs_find_each_other_and_give_the_digest_of_one_process(job, tmp_path):
     alone = rff_dist("fit", "data.zarr", "alone", "--n-components", "64", "--serial")
     fit = ["fit", "data.zarr", "together", "--n-components", "64", "--json"]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(running("scheduler.sbatch", job, tmp_path / "scheduler.log"))
-        for task in ("1", "2"):
-            environment = {**job, "SLURM_ARRAY_TASK_ID": task}
-            stack.enter_context(running("workers.sbatch", environment, tmp_path / f"worker-{task}.log"))
+        for name, task in (("scheduler", "0"), ("workers", "1"), ("workers", "2")):
+            command, environment = str(DEPLOY / f"slurm/{name}.sbatch"), {**job, "SLURM_ARRAY_TASK_ID": task}
+            started = Process.start(
+                f"{name}-{task}", "bash", command, folder=tmp_path, environment=environment
+            )
+            stack.enter_context(started)
         client = ["bash", str(DEPLOY / "slurm/client.sbatch"), *fit]
         done = subprocess.run(
             client, env=job, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240

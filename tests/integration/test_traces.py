@@ -26,7 +26,7 @@ from rff_dist.workbench.jobs.refresh import update
 from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.jobs.train import train
 from tests.dask_processes import run_dask
-from tests.otlp import Receiver, Span, receive, spans_of
+from tests.otlp import Span, receive, spans_of
 from tests.otlp import exported as exported  # a fixture
 
 pytestmark = pytest.mark.distributed
@@ -60,14 +60,14 @@ class Killer:
             os.kill(self.pids[event.worker], signal.SIGKILL)
 
 
-def whole_trace(exported: InMemorySpanExporter, receiver: Receiver, job: str) -> dict[int, Span]:
+def whole_trace(exported: InMemorySpanExporter, sent: list[Span], job: str) -> dict[int, Span]:
     """Return the spans of the last job, when those of workers that are alive have come; check the tree."""
     mine = spans_of(exported)
     [root] = [span for span in mine if span.name == f"job {job}"]
     passes = {span.id for span in mine if span.name.startswith("pass ")}
     deadline = time.monotonic() + 60
     while True:  # workers send theirs a moment later
-        here = [span for span in (*mine, *receiver.spans) if span.trace == root.trace]
+        here = [span for span in (*mine, *sent) if span.trace == root.trace]
         if passes <= {span.parent for span in here}:
             break
         assert time.monotonic() < deadline, passes - {span.parent for span in here}
@@ -98,19 +98,16 @@ def test_each_job_is_one_trace_though_a_worker_is_killed(tmp_path, monkeypatch, 
     monkeypatch.setattr(blocks, "MIN_BLOCK_ROWS", BLOCK_ROWS)
     data, model = str(tmp_path / "data.zarr"), str(tmp_path / "model")
     write_dataset(data, *rows(N_ROWS, 0), chunk_rows=BLOCK_ROWS, versioned=True)
-    with receive() as receiver, monkeypatch.context() as environment:
-        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    with receive() as (endpoint, sent), monkeypatch.context() as environment:
+        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         with run_dask(Path(tmp_path), n_workers=2) as (address, _), DaskEngine(address) as engine:
-            deadline = time.monotonic() + 60
-            while engine.n_workers < 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            engine.client.wait_for_workers(2, timeout=60)
             pids: dict[str, int] = engine.ask_workers(os.getpid)
             do: Any = in_this_process(engine)
 
             trained = train(build(specs.Train, {"data": data, "model": model, **PLAIN}), do)
-            spans = whole_trace(exported, receiver, "train")
+            spans = whole_trace(exported, sent, "train")
             [accumulated] = [
                 span
                 for span in named(spans, "pass accumulate")
@@ -138,7 +135,7 @@ def test_each_job_is_one_trace_though_a_worker_is_killed(tmp_path, monkeypatch, 
                     "output": str(tmp_path / "labels.zarr"),
                 }
                 cluster(build(specs.Clustering, {"data": data, **clusters}), do)
-            spans = whole_trace(exported, receiver, "cluster")
+            spans = whole_trace(exported, sent, "cluster")
             lloyd = named(spans, "pass lloyd")
             assert len(lloyd) > 1
             assert all(spans[span.parent].name.startswith("step pass ") for span in lloyd)
@@ -149,7 +146,7 @@ def test_each_job_is_one_trace_though_a_worker_is_killed(tmp_path, monkeypatch, 
 
             append_dataset(data, *rows(3_000, 1))
             updated = update(build(specs.Update, {"model": model, "data": data}), do)
-            spans = whole_trace(exported, receiver, "update")
+            spans = whole_trace(exported, sent, "update")
             assert {span.attributes["rff_dist.worker"] for span in runs_of(spans, [*spans.values()])} == {
                 alive
             }

@@ -103,7 +103,8 @@ def test_a_command_logs_lines_only_of_one_run(tmp_path, by_environment, monkeypa
     X = np.random.default_rng(0).normal(size=(3000, 2))
     write_dataset(tmp_path / "data", X, X[:, 0], chunk_rows=1000)
     options = [] if by_environment else ["--log-format", "json"]
-    environment = {"RFF_DIST_LOG": "json"} if by_environment else {}
+    if by_environment:
+        monkeypatch.setenv("RFF_DIST_LOG", "json")
     fit = [
         "fit",
         str(tmp_path / "data"),
@@ -113,8 +114,6 @@ def test_a_command_logs_lines_only_of_one_run(tmp_path, by_environment, monkeypa
         "8",
         "--json",
     ]
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
     result = run(*fit, *PLAIN, *options)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["command"] == "fit"
