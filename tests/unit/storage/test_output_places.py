@@ -129,7 +129,9 @@ with hold(sys.argv[1], holder='to be killed'):
 def test_the_lease_of_a_killed_process_is_free_at_once_whatever_clocks_say(tmp_path):
     model = tmp_path / "model"
     command = [sys.executable, "-c", HOLDER, str(model)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    popen = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    with popen as process, contextlib.ExitStack() as stack:
+        stack.callback(process.kill)  # also if an assertion fails
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         os.utime(lock_of(model), (time.time() + 10**6,) * 2)
