@@ -32,7 +32,7 @@ from rff_dist import errors
 from rff_dist.engines import connecting, dask, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
-from rff_dist.fields import Option, RowNumber, build, check_names, group, like, option, options_of
+from rff_dist.fields import Option, RowNumber, build, check_names, group, like, optional, options_of
 from rff_dist.flows import outcomes
 from rff_dist.storage import locations
 from rff_dist.text import redact, without_secrets
@@ -48,10 +48,9 @@ class Limits(limits.Limits):
     """How long a flow may take, and what is kept of it."""
 
     retries: RowNumber = like(limits.Limits, "retries", 2)
-    performance_report: str | None = option(
+    performance_report: str | None = optional(
         "Path or URL of a folder that keeps Dask's performance report of each run, an HTML page. By default "
-        "there is none. Needs the extra 'report'.",
-        None,
+        "there is none. Needs the extra 'report'."
     )
 
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from rff_dist.storage import appending, locations
 
 group = shell.make_group("data", "List the versions of datasets; correct, delete, roll back and expire.")
-_DATA = fields.option("Path or URL of a versioned dataset.", argument=True, unit="DATA")
+_DATA = fields.argument("Path or URL of a versioned dataset.", "DATA")
 _A_VERSION = "A tag, or a version from `rff-dist data log`."
-_VERSION = fields.option(_A_VERSION, argument=True, unit="VERSION")
-_ANY_VERSION = fields.option(f"{_A_VERSION} By default the current one.", None, argument=True, unit="VERSION")
-_MESSAGE = fields.option("The reason, for `data log`.", None, unit="TEXT")
+_VERSION = fields.argument(_A_VERSION, "VERSION")
+_ANY_VERSION = fields.argument(f"{_A_VERSION} By default the current one.", "VERSION", None)
+_MESSAGE = fields.optional("The reason, for `data log`.", unit="TEXT")
 
 _DIGITS = 8
 
@@ -28,9 +28,7 @@ _DIGITS = 8
 @shell.command("rff-dist data log data.zarr", "rff-dist data log data.zarr --json", group=group)
 def log(
     data: str = _DATA,
-    version: str | None = fields.option(
-        "Begin at this version, not at the current one.", None, unit="VERSION"
-    ),
+    version: str | None = fields.optional("Begin at this version, not at the current one.", unit="VERSION"),
 ) -> Document:
     """List the versions of a dataset, the newest first, with their times, reasons and numbers of rows."""
     from rff_dist.storage.repositories import read_history
@@ -80,7 +78,7 @@ def diff(data: str = _DATA, before: str = _VERSION, after: str | None = _ANY_VER
 @shell.command("rff-dist data tag data.zarr audited-2026", group=group)
 def tag(
     data: str = _DATA,
-    name: str = fields.option("A name that the version keeps for good.", argument=True, unit="TAG"),
+    name: str = fields.argument("A name that the version keeps for good.", "TAG"),
     version: str | None = _ANY_VERSION,
 ) -> Document:
     """Give a version a name. It can be read by that name, and does not expire unless tags do."""
@@ -106,7 +104,7 @@ def rollback(data: str = _DATA, version: str = _VERSION) -> Document:
 def expire(
     data: str = _DATA,
     days: NonNegative = fields.option("Remove versions older than this.", 30.0, unit="DAYS"),
-    tags: bool = fields.option("Remove tagged versions too.", False),
+    tags: bool = fields.flag("Remove tagged versions too."),
 ) -> Document:
     """Remove old versions, and the bytes that only they use; the current version always stays."""
     from rff_dist.storage.repositories import expire, read_history
@@ -124,9 +122,9 @@ def expire(
     "rff-dist data convert plain.zarr", "rff-dist data convert s3://b/plain s3://b/data", group=group
 )
 def convert(
-    data: str = fields.option("Path or URL of plain Zarr.", argument=True, unit="DATA"),
-    output: str | None = fields.option(
-        "Where to write. By default in place of `data`.", None, argument=True, unit="OUT", writes=True
+    data: str = fields.argument("Path or URL of plain Zarr.", "DATA"),
+    output: str | None = fields.argument(
+        "Where to write. By default in place of `data`.", "OUT", None, writes=True
     ),
 ) -> Document:
     """Turn plain Zarr into a versioned dataset, so that rows can be added, corrected and deleted."""
@@ -143,7 +141,7 @@ def convert(
 @shell.command("rff-dist data correct data.zarr corrections.csv --by id", group=group)
 def correct(
     data: str = _DATA,
-    source: str = fields.option("A file with the corrected rows.", argument=True, unit="SOURCE"),
+    source: str = fields.argument("A file with the corrected rows.", "SOURCE"),
     by: str = fields.option(
         "Column that says which row each row of the file replaces: a column of the dataset in which the "
         "value is unique, or else a column of row numbers from 0.",
@@ -164,12 +162,10 @@ def correct(
 )
 def delete(
     data: str = _DATA,
-    source: str = fields.option(
-        "A file of row numbers from 0, or of values of `by`.", argument=True, unit="SOURCE"
-    ),
-    by: str | None = fields.option("Column whose values say which rows go.", None),
-    keep_order: bool = fields.option(
-        "Move later rows up. Without it the last rows fill the gaps, which changes fewer chunks.", False
+    source: str = fields.argument("A file of row numbers from 0, or of values of `by`.", "SOURCE"),
+    by: str | None = fields.optional("Column whose values say which rows go."),
+    keep_order: bool = fields.flag(
+        "Move later rows up. Without it the last rows fill the gaps, which changes fewer chunks."
     ),
     message: str | None = _MESSAGE,
 ) -> Document:

@@ -59,9 +59,7 @@ class Finding:
 )
 def doctor(
     *,
-    data: str | None = fields.option(
-        "A dataset whose chunks and codecs are checked.", None, argument=True, unit="DATA"
-    ),
+    data: str | None = fields.argument("A dataset whose chunks and codecs are checked.", "DATA", None),
     where: Annotated[Cluster, "scheduler", "insecure"],
 ) -> Document:
     """Check versions, BLAS, products, disk, ports, TLS, Prefect, and a dataset and a cluster if named.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @shell.command("rff-dist generate data.zarr --rows 1e6 --n-features 8 --length-scale 2 --noise 0.1")
 def generate(
     *,
-    output: str = fields.option("Where to write the dataset.", argument=True, unit="OUT", writes=True),
+    output: str = fields.argument("Where to write the dataset.", "OUT", writes=True),
     rows: Count = fields.option("Number of rows, such as 1e6."),
     n_features: Count = fields.option("Number of columns of X.", 8),
     length_scale: Positive | Positives = fields.option(
@@ -31,8 +31,8 @@ def generate(
     features: Annotated[FeatureOptions, "kernel", "n_components", "seed"],
     noise: NonNegative = fields.option("The noise's standard deviation; the function's is 1.", 0.1),
     first_row: RowNumber = fields.option("Number of the first row; test data continue the count.", 0),
-    chunk_rows: Count | None = fields.option(
-        "Rows of a chunk. By default chosen by the data's size.", None, unit="ROWS"
+    chunk_rows: Count | None = fields.optional(
+        "Rows of a chunk. By default chosen by the data's size.", unit="ROWS"
     ),
     overwrite: bool = shell.OVERWRITE,
 ) -> Document:

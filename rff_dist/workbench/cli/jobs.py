@@ -11,8 +11,8 @@ from rff_dist.workbench.results.document import Document
 
 logger = logging.getLogger(__name__)
 
-_PLOT = fields.option(
-    "Draw the errors that alpha and D are chosen by: against both.", None, unit="PNG", writes=True
+_PLOT = fields.optional(
+    "Draw the errors that alpha and D are chosen by: against both.", unit="PNG", writes=True
 )
 
 
@@ -20,9 +20,8 @@ _PLOT = fields.option(
 class Page:
     """The page about the result."""
 
-    report: str | None = fields.option(
+    report: str | None = fields.optional(
         "Write one HTML page about the result, without other files: data, errors, columns, provenance.",
-        None,
         unit="HTML",
         writes=True,
     )
@@ -175,9 +174,8 @@ def cluster(
     job: specs.Clustering,
     passes: display.Passes,
     page: Page,
-    plot: str | None = fields.option(
+    plot: str | None = fields.optional(
         "Draw a sample of rows and their clusters: in two kernel principal components.",
-        None,
         unit="PNG",
         writes=True,
     ),

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from rff_dist.storage import records
 
 group = shell.make_group("models", "List, promote and roll back the versions of registered models.")
-_MODEL = fields.option(
-    "Folder or URL of a registered model, such as models/NAME.", argument=True, unit="MODEL"
-)
+_MODEL = fields.argument("Folder or URL of a registered model, such as models/NAME.", "MODEL")
 _WHY = fields.option("The reason, for `models show`.", "", unit="TEXT")
 _REASON = 58  # characters; the current version's reason is shown in full below the table
 _COLUMNS = ("version", "created", "rows", "made of", "digest")
@@ -31,9 +29,7 @@ _COLUMNS = ("version", "created", "rows", "made of", "digest")
     "rff-dist models list", "rff-dist models list s3://bucket/models --json", group=group, name="list"
 )
 def list_models(
-    registry: str = fields.option(
-        "Folder or URL that holds registered models.", "models", argument=True, unit="REGISTRY"
-    ),
+    registry: str = fields.argument("Folder or URL that holds registered models.", "REGISTRY", "models"),
 ) -> Document:
     """List the registered models in a folder, with their current versions."""
     from rff_dist.models.versions import RegisteredModel, Registry
@@ -102,7 +98,7 @@ def show(model: str = _MODEL) -> Document:
 @shell.command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'", group=group)
 def promote(
     model: str = _MODEL,
-    number: Count = fields.option("Which version.", argument=True, unit="N"),
+    number: Count = fields.argument("Which version.", "N"),
     reason: str = _WHY,
 ) -> Document:
     """Make a version the current one: everyone who reads the model from now on gets it."""

@@ -39,10 +39,9 @@ def plan(
     compared: Compared,
     folds: Annotated[FoldOptions, "n_folds"],
     where: Annotated[Cluster, "scheduler", "n_workers", "n_threads", "memory", "serial", "insecure"],
-    measure: bool = fields.option(
+    measure: bool = fields.flag(
         "Measure the workers here, or those of `scheduler`, for some seconds. This tells the time of the "
-        "whole fit, and how many workers are worth having.",
-        False,
+        "whole fit, and how many workers are worth having."
     ),
 ) -> Document:
     """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""
