@@ -11,7 +11,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial, wraps
 from pathlib import Path
@@ -28,7 +28,7 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.runtime import flow_run as this_run
 from prefect.utilities.timeout import timeout
 
-from rff_dist import errors
+from rff_dist import contexts, errors
 from rff_dist.engines import connecting, dask, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
@@ -235,17 +235,12 @@ def step[**P, R](function: Callable[P, R], run_name: str, *, delays: Sequence[fl
 _lent_engine: ContextVar[protocol.Engine | None] = ContextVar("lent_engine", default=None)
 
 
-@contextmanager
-def lend_engine(engine: protocol.Engine) -> Iterator[None]:
+def lend_engine(engine: protocol.Engine) -> AbstractContextManager[None]:
     """Let the flows that are called inside use `engine` instead of opening one; it is left open.
 
     For a process that already has a cluster, or observers that show the passes.
     """
-    token = _lent_engine.set(engine)
-    try:
-        yield
-    finally:
-        _lent_engine.reset(token)
+    return contexts.setting(_lent_engine, engine)
 
 
 def runner_of(

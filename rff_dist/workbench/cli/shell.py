@@ -255,7 +255,7 @@ def show(found: Document, command: str, *, as_json: bool) -> None:
         if as_json:
             messages.write_json({"command": command, **found.record})
         elif found.title:
-            out.print(terminal.to_rich(found, next=not settings.is_quiet()))
+            out.print(terminal.to_rich(found, next=not settings.quiet.get()))
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # The reader, such as `head`, closed the pipe (rich then raises SystemExit). Python would complain
