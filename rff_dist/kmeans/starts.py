@@ -1,7 +1,5 @@
 """What precedes the Lloyd passes of k-means: checks, passes that measure features, candidates and starts."""
 
-from __future__ import annotations
-
 import logging
 import operator
 from collections.abc import Callable, Mapping
