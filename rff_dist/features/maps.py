@@ -125,7 +125,7 @@ class FeatureMap(ABC):
     kind: ClassVar[str]
     transform_rows: ClassVar[int] = 4096  # rows that `transform` fills at once
     standardizer: Standardizer | None
-    spec: FeatureSpec | None
+    spec: FeatureSpec | None = None
 
     __repr__ = short_repr
 

@@ -20,7 +20,6 @@ from rff_dist.workbench.results.document import Document, Paragraph, Part
 if TYPE_CHECKING:
     from rff_dist.features import approximation, maps
 
-MEASURE = "What is measured"
 MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}  # titles
 POINTS, LEAST = 8, 16  # the curve has at most 8 numbers of components, none below 16
 
@@ -29,7 +28,7 @@ POINTS, LEAST = 8, 16  # the curve has at most 8 numbers of components, none bel
 class Measured:
     """What is measured, and on which rows."""
 
-    panel: ClassVar[str] = MEASURE
+    panel: ClassVar[str] = "What is measured"
 
     error: fields.Positive = fields.option("The error that you want to reach.", 0.05, unit="E")
     delta: fields.Probability = fields.option(
