@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,15 +20,14 @@ if TYPE_CHECKING:
     from rff_dist.storage import records
 
 group = shell.make_group("models", "List, promote and roll back the versions of registered models.")
+command = functools.partial(shell.command, group=group)
 _MODEL = fields.argument("Folder or URL of a registered model, such as models/NAME.", "MODEL")
 _WHY = fields.option("The reason, for `models show`.", "", unit="TEXT")
 _REASON = 58  # characters; the current version's reason is shown in full below the table
 _COLUMNS = ("version", "created", "rows", "made of", "digest")
 
 
-@shell.command(
-    "rff-dist models list", "rff-dist models list s3://bucket/models --json", group=group, name="list"
-)
+@command("rff-dist models list", "rff-dist models list s3://bucket/models --json", name="list")
 def list_models(
     registry: str = fields.argument("Folder or URL that holds registered models.", "REGISTRY", "models"),
 ) -> Document:
@@ -58,7 +58,7 @@ def list_models(
     return Document(title, [table], record=record, next=[["models", "show", first]])
 
 
-@shell.command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
+@command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json")
 def show(model: str = _MODEL) -> Document:
     """Show the versions of a registered model: what each was made of, and why it was published."""
     from rff_dist.workbench.jobs import publishing, refresh
@@ -95,7 +95,7 @@ def show(model: str = _MODEL) -> Document:
     return Document(title, [table, facts], record=record, next=[command])
 
 
-@shell.command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'", group=group)
+@command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'")
 def promote(
     model: str = _MODEL,
     number: Count = fields.argument("Which version.", "N"),
@@ -107,7 +107,7 @@ def promote(
     return _changed(model, registered.promote(number, reason=reason), before)
 
 
-@shell.command("rff-dist models rollback models/NAME", group=group)
+@command("rff-dist models rollback models/NAME")
 def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
     """Go back to the version that was current before; a second rollback goes one further back."""
     registered = _open(model)
@@ -115,7 +115,7 @@ def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
     return _changed(model, registered.rollback(reason=reason or None), before)
 
 
-@shell.command("rff-dist models prune models/NAME --keep 10", group=group)
+@command("rff-dist models prune models/NAME --keep 10")
 def prune(
     model: str = _MODEL, keep: Count = fields.option("How many of the newest versions to keep.")
 ) -> Document:
