@@ -42,8 +42,7 @@ class Measured:
 
 
 @shell.command(
-    "rff-dist approximate data.zarr --n-components 4096",
-    "rff-dist approximate data.zarr --kernel matern:nu=1.5 --error 0.02 --plot error.png",
+    "data.zarr --n-components 4096", "data.zarr --kernel matern:nu=1.5 --error 0.02 --plot error.png"
 )
 def approximate(
     *,

@@ -27,7 +27,7 @@ _MESSAGE = fields.optional("The reason, for `data log`.", unit="TEXT")
 _DIGITS = 8
 
 
-@command("rff-dist data log data.zarr", "rff-dist data log data.zarr --json")
+@command("data.zarr", "data.zarr --json")
 def log(
     data: str = _DATA,
     version: str | None = fields.optional("Begin at this version, not at the current one.", unit="VERSION"),
@@ -45,7 +45,7 @@ def log(
     return Document(title, [table], record={"data": data, "versions": versions})
 
 
-@command("rff-dist data diff data.zarr monday", "rff-dist data diff data.zarr monday tuesday")
+@command("data.zarr monday", "data.zarr monday tuesday")
 def diff(data: str = _DATA, before: str = _VERSION, after: str | None = _ANY_VERSION) -> Document:
     """Count the chunks that differ between two versions."""
     from rff_dist.storage import datasets, repositories
@@ -75,7 +75,7 @@ def diff(data: str = _DATA, before: str = _VERSION, after: str | None = _ANY_VER
     return Document(f"{data}: {names[0][:_DIGITS]} to {names[1][:_DIGITS]}", [facts], record=record)
 
 
-@command("rff-dist data tag data.zarr audited-2026")
+@command("data.zarr audited-2026")
 def tag(
     data: str = _DATA,
     name: str = fields.argument("A name that the version keeps for good.", "TAG"),
@@ -89,7 +89,7 @@ def tag(
     return Document(f"{data}: {name} is version {tagged}", record=record)
 
 
-@command("rff-dist data rollback data.zarr monday")
+@command("data.zarr monday")
 def rollback(data: str = _DATA, version: str = _VERSION) -> Document:
     """Make an earlier version the current one again; `update` then takes models back to it."""
     from rff_dist.storage.repositories import roll_back
@@ -100,7 +100,7 @@ def rollback(data: str = _DATA, version: str = _VERSION) -> Document:
     return Document(f"{data}: version {after[:_DIGITS]} is the current one", [facts], record=record)
 
 
-@command("rff-dist data expire data.zarr --days 30")
+@command("data.zarr --days 30")
 def expire(
     data: str = _DATA,
     days: NonNegative = fields.option("Remove versions older than this.", 30.0, unit="DAYS"),
@@ -118,7 +118,7 @@ def expire(
     return Document(title, [facts], record=record)
 
 
-@command("rff-dist data convert plain.zarr", "rff-dist data convert s3://b/plain s3://b/data")
+@command("plain.zarr", "s3://b/plain s3://b/data")
 def convert(
     data: str = fields.argument("Path or URL of plain Zarr.", "DATA"),
     output: str | None = fields.argument(
@@ -136,7 +136,7 @@ def convert(
     return Document(title, [facts], record=record, next=following)
 
 
-@command("rff-dist data correct data.zarr corrections.csv --by id")
+@command("data.zarr corrections.csv --by id")
 def correct(
     data: str = _DATA,
     source: str = fields.argument("A file with the corrected rows.", "SOURCE"),
@@ -153,9 +153,7 @@ def correct(
     return _corrected(data, "replaced", correct(source, data, by=by, message=message))
 
 
-@command(
-    "rff-dist data delete data.zarr rows.csv", "rff-dist data delete data.zarr customers.csv --by customer"
-)
+@command("data.zarr rows.csv", "data.zarr customers.csv --by customer")
 def delete(
     data: str = _DATA,
     source: str = fields.argument("A file of row numbers from 0, or of values of `by`.", "SOURCE"),

@@ -52,11 +52,7 @@ class Finding:
         return cls(check, "warn" if todo else "ok", found, todo)
 
 
-@shell.command(
-    "rff-dist doctor",
-    "rff-dist doctor data.zarr",
-    "rff-dist doctor data.zarr --scheduler tls://host:8786 --json",
-)
+@shell.command("", "data.zarr", "data.zarr --scheduler tls://host:8786 --json")
 def doctor(
     *,
     data: str | None = fields.argument("A dataset whose chunks and codecs are checked.", "DATA", None),

@@ -15,9 +15,7 @@ _HOW = {
 
 
 @shell.command(
-    "rff-dist export model folder",
-    "rff-dist export models/prices prices.onnx --overwrite",
-    "rff-dist export models/prices prices-mlflow --format mlflow",
+    "model folder", "models/prices prices.onnx --overwrite", "models/prices prices-mlflow --format mlflow"
 )
 def export(
     *,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rff_dist.kernels import base
 
 
-@shell.command("rff-dist generate data.zarr --rows 1e6 --n-features 8 --length-scale 2 --noise 0.1")
+@shell.command("data.zarr --rows 1e6 --n-features 8 --length-scale 2 --noise 0.1")
 def generate(
     *,
     output: str = fields.argument("Where to write the dataset.", "OUT", writes=True),

@@ -5,7 +5,7 @@ from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results.document import Document
 
 
-@shell.command("rff-dist info data.zarr", "rff-dist info model --json")
+@shell.command("data.zarr", "model --json")
 def info(
     path: str = fields.argument("A dataset, a model or predictions.", "PATH"),
 ) -> Document:

@@ -27,7 +27,7 @@ _REASON = 58  # characters; the current version's reason is shown in full below 
 _COLUMNS = ("version", "created", "rows", "made of", "digest")
 
 
-@command("rff-dist models list", "rff-dist models list s3://bucket/models --json", name="list")
+@command("", "s3://bucket/models --json", name="list")
 def list_models(
     registry: str = fields.argument("Folder or URL that holds registered models.", "REGISTRY", "models"),
 ) -> Document:
@@ -58,7 +58,7 @@ def list_models(
     return Document(title, [table], record=record, next=[["models", "show", first]])
 
 
-@command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json")
+@command("models/NAME", "models/NAME --json")
 def show(model: str = _MODEL) -> Document:
     """Show the versions of a registered model: what each was made of, and why it was published."""
     from rff_dist.workbench.jobs import publishing, refresh
@@ -95,7 +95,7 @@ def show(model: str = _MODEL) -> Document:
     return Document(title, [table, facts], record=record, next=[command])
 
 
-@command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'")
+@command("models/NAME 3 --reason 'less bias on Mondays'")
 def promote(
     model: str = _MODEL,
     number: Count = fields.argument("Which version.", "N"),
@@ -107,7 +107,7 @@ def promote(
     return _changed(model, registered.promote(number, reason=reason), before)
 
 
-@command("rff-dist models rollback models/NAME")
+@command("models/NAME")
 def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
     """Go back to the version that was current before; a second rollback goes one further back."""
     registered = _open(model)
@@ -115,7 +115,7 @@ def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
     return _changed(model, registered.rollback(reason=reason or None), before)
 
 
-@command("rff-dist models prune models/NAME --keep 10")
+@command("models/NAME --keep 10")
 def prune(
     model: str = _MODEL, keep: Count = fields.option("How many of the newest versions to keep.")
 ) -> Document:

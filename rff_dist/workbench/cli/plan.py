@@ -28,10 +28,10 @@ _OF_FIT = ("kernel", "features", "n_components", "length_scale", "alpha", "solve
 
 
 @shell.command(
-    "rff-dist plan data.zarr",
-    "rff-dist plan data.zarr --n-components 16384 --n-workers 8 --n-threads 4 --memory 8GiB",
-    "rff-dist plan data.zarr --kernel gaussian --length-scale median --features fourier",
-    "rff-dist plan data.zarr --n-components 4096 --alpha 1 --measure",
+    "data.zarr",
+    "data.zarr --n-components 16384 --n-workers 8 --n-threads 4 --memory 8GiB",
+    "data.zarr --kernel gaussian --length-scale median --features fourier",
+    "data.zarr --n-components 4096 --alpha 1 --measure",
 )
 def plan(
     source: Annotated[SupervisedSource, "data", "x", "inputs", "y", "target"],

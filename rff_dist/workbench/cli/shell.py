@@ -140,7 +140,7 @@ def command(
     A parameter is a spec, which brings its options; a spec and names of those that the command takes; or an
     option of the command's own, which its default declares.
 
-    `examples`: lines for the help.
+    `examples`: lines for the help, without the command's name, which they begin with.
     `group`: the group of commands that it belongs to.
     `name`: of the command; by default the function's.
     `progress`: whether its progress is shown for it.
@@ -162,7 +162,7 @@ def command(
         parsed.__doc__, parsed.command = function.__doc__, made  # type: ignore[attr-defined]
         parsed.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
         parsed.__annotations__ = {one.name: one.annotation for one in keywords}
-        lines = "\n".join(map(help.example, examples))
+        lines = "\n".join(help.example(title, words) for words in examples)
         app = App(name=called, version_flags=(), usage=help.usage(title, made.options), help_epilogue=lines)
         app.default(parsed)
         if group is not None:
