@@ -20,6 +20,8 @@ from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
 from rff_dist.workbench.results.words import Alert, Facts, Table
 
+#: Titles of the errors of a regression's targets on rows.
+ERRORS = {"rmse": "RMSE", "mae": "MAE", "bias": "bias", "r2": "R²"}
 FLATTERED = 1.05  # what errors of whole groups are of those of random folds, and worth a warning
 CHOSEN_BY = {
     "given": "as given",
@@ -211,10 +213,9 @@ def group_parts(metrics: Mapping[str, Any] | None, targets: Sequence[str] | None
 
 def errors_table(metrics: Mapping[str, Any], model: models.RidgeModel) -> Table:
     """Return a regression's errors on all test rows, a row per target."""
-    names = ("rmse", "mae", "bias", "r2")
-    rows = list(zip(target_names(model), *(metrics[name] for name in names), strict=True))
+    rows = list(zip(target_names(model), *(metrics[name] for name in ERRORS), strict=True))
     caption = f"errors on {metrics['n_samples']:,} rows of {metrics['test_data']}"
-    return Table(caption, ("target", "RMSE", "MAE", "bias", "R²"), rows)
+    return Table(caption, ("target", *ERRORS.values()), rows)
 
 
 def estimate_facts(card: Mapping[str, Any]) -> Facts:
