@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rff_dist import fields
 from rff_dist.fields import NonNegative
 from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
@@ -158,9 +159,7 @@ def delete(
     data: str = _DATA,
     source: str = fields.argument("A file of row numbers from 0, or of values of `by`.", "SOURCE"),
     by: str | None = fields.optional("Column whose values say which rows go."),
-    keep_order: bool = fields.flag(
-        "Move later rows up. Without it the last rows fill the gaps, which changes fewer chunks."
-    ),
+    keep_order: bool = fields.like(specs.Forget, "keep_order"),
     message: str | None = _MESSAGE,
 ) -> Document:
     """Delete rows in one new version; earlier versions hold them until they expire."""
