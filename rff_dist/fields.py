@@ -260,6 +260,21 @@ def option(help: str, /, default: Any = dataclasses.MISSING, **members: Any) -> 
     return _field(default, Declared(help, **members))
 
 
+def optional(help: str, /, **members: Any) -> Any:
+    """Return the field of an option that may be left out, and then is None; see `option`."""
+    return _field(None, Declared(help, **members))
+
+
+def argument(help: str, unit: str, /, default: Any = dataclasses.MISSING, **members: Any) -> Any:
+    """Return the field of an option that a command takes by its position; see `option`."""
+    return _field(default, Declared(help, unit, argument=True, **members))
+
+
+def flag(help: str, /, **members: Any) -> Any:
+    """Return the field of an option that is False unless it is given; see `option`."""
+    return _field(False, Declared(help, **members))
+
+
 def _field(default: Any, told: Declared) -> Any:
     if isinstance(default, list):  # which dataclasses refuse as a default
         return dataclasses.field(default_factory=lambda: list(default), metadata={_KEY: told})
@@ -278,7 +293,9 @@ def like(group: type, name: str, default: Any = ..., *, more: str = "", **change
     return _field(_default_of(field) if default is ... else default, told)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, like))
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(option, optional, argument, flag, like)
+)
 def group[T](cls: type[T]) -> type[T]:
     """Make a frozen dataclass whose docstring lists its options."""
     made = dataclass(frozen=True, kw_only=True)(cls)

@@ -51,11 +51,6 @@ LARGEST_SCALE = 4.0
 HINGE_CURVATURE = 1.0  # the squared hinge's second derivative is 2 within the margin, for about half the rows
 
 
-def check_loss(loss: object) -> None:
-    """Check that a loss has this name; raises InvalidParameterError otherwise."""
-    check_name(loss, LOSS_NAMES, "loss")
-
-
 @dataclass(frozen=True, eq=False)
 class LossOptions:
     """Which loss a classifier minimises, and when it stops.
@@ -74,7 +69,7 @@ class LossOptions:
     max_iter: int = 100
 
     def __post_init__(self) -> None:
-        check_loss(self.loss)
+        check_name(self.loss, LOSS_NAMES, "loss")
         if not is_number(self.tol) or not 0 < self.tol < 1:
             raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number in (0, 1)")
         check_count(self.max_iter, "max_iter")

@@ -112,8 +112,7 @@ def sum_loss(rows: blocks.Rows, linear: predicting.LinearModel, *, loss: Loss) -
       overflows.
     """
     feature_map, weights = linear.feature_map, linear.raw_coefficients
-    inputs = feature_map.prepare(rows.X)
-    blocks.check_finite(rows, inputs)
+    inputs = feature_map.inputs_of(rows)
     targets = _checked_targets(rows, n_columns=weights.shape[1])
     height = specs.tile_rows(feature_map.n_components)
     sums: list[LossSums] = []

@@ -1,7 +1,5 @@
 """Datasets and DataArrays of xarray as grids, and results as DataArrays; xarray is not imported before."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

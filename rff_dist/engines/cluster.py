@@ -79,48 +79,41 @@ class Cluster:
 
     panel: ClassVar[str] = "Where it runs"
 
-    scheduler: str | None = fields.option(
+    scheduler: str | None = fields.optional(
         "Address of a Dask scheduler, tcp://127.0.0.1:8786 or tls://host:8786, or path of its scheduler file "
         "(*.json). By default RFF_DIST_SCHEDULER in the environment; without it the job starts a cluster on "
         "this machine, or works in its own process on up to 16,384 rows. For tls:// set RFF_DIST_TLS_CA, "
         "_CERT and _KEY in the environment to PEM files.",
-        None,
         unit="ADDRESS|FILE.json",
     )
-    cluster: str | None = fields.option(
+    cluster: str | None = fields.optional(
         "Cluster that is requested for the job and ends with it: gateway:ADDRESS of a Dask Gateway, or the "
         "name of a class of clusters, such as dask_kubernetes.operator.KubeCluster. `n_workers` and "
         "`min_workers` bound its workers.",
-        None,
         unit="gateway:ADDRESS|CLASS",
     )
-    cluster_config: str | None = fields.option(
-        "TOML file with arguments of `cluster`, such as namespace = 'models'.", None, unit="FILE"
+    cluster_config: str | None = fields.optional(
+        "TOML file with arguments of `cluster`, such as namespace = 'models'.", unit="FILE"
     )
-    n_workers: fields.Count | None = fields.option(
+    n_workers: fields.Count | None = fields.optional(
         "Number of processes of a cluster on this machine, or of the one that `cluster` requests. By default "
-        "the number of CPUs, or the cluster, decides.",
-        None,
+        "the number of CPUs, or the cluster, decides."
     )
-    min_workers: fields.Count | None = fields.option(
+    min_workers: fields.Count | None = fields.optional(
         "Smallest number of those processes: the cluster grows and shrinks between this and `n_workers` with "
-        "the work. By default it always has `n_workers`.",
-        None,
+        "the work. By default it always has `n_workers`."
     )
-    n_threads: fields.Count | None = fields.option(
-        "Number of threads of each process. By default the number of CPUs decides.", None
+    n_threads: fields.Count | None = fields.optional(
+        "Number of threads of each process. By default the number of CPUs decides."
     )
-    memory: int | str | None = fields.option(
+    memory: int | str | None = fields.optional(
         "Memory that each process may use, such as '4 GiB'. Equal shares by default.",
-        None,
         unit="SIZE",
         takes=str | None,
     )
-    serial: bool = fields.option("Run in this process, without Dask.", False)
-    insecure: bool = fields.option(
-        "Allow a scheduler on another machine without TLS. Anyone who reaches it can run code there and "
-        "here.",
-        False,
+    serial: bool = fields.flag("Run in this process, without Dask.")
+    insecure: bool = fields.flag(
+        "Allow a scheduler on another machine without TLS. Anyone who reaches it can run code there and here."
     )
     tls: TLSFiles | None = None
 

@@ -26,11 +26,12 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from rff_dist import contexts
 from rff_dist.engines import tracing
 from rff_dist.errors import InvalidParameterError
 from rff_dist.text import without_secrets
@@ -52,14 +53,9 @@ def log_format(environment: Mapping[str, str] = os.environ) -> str:
     return name
 
 
-@contextmanager
-def of_run(run: str) -> Iterator[None]:
+def of_run(run: str) -> AbstractContextManager[None]:
     """Add the name of a run to all lines that are logged while the context lasts."""
-    token = _run.set(run)
-    try:
-        yield
-    finally:
-        _run.reset(token)
+    return contexts.setting(_run, run)
 
 
 class JSONFormatter(logging.Formatter):

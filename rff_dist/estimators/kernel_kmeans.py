@@ -20,7 +20,7 @@ from rff_dist.estimators import base
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
 from rff_dist.features import draw, feature_options, maps
 from rff_dist.kernels.base import Kernel
-from rff_dist.kmeans import exact
+from rff_dist.kmeans import exact, starts
 from rff_dist.numerics import machine
 from rff_dist.statistics import inspection
 from rff_dist.text import human_bytes, number
@@ -217,10 +217,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         return exact.Similarities(gram, weights[order]), order
 
     def _check_size(self, n_samples: int) -> None:
-        if n_samples < self.n_clusters:
-            raise DataError(
-                f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
-            )
+        starts.check_enough(n_samples, self.n_clusters)
         needed, limit = 8 * n_samples**2, machine.available_memory()
         if needed > limit:
             raise PlanError(

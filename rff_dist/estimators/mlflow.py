@@ -126,8 +126,7 @@ def _log(model: kinds.AnyModel, version: versions.Version | None, name: str) -> 
 
 
 def _mlflow() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MLflow warns of its own type hints
+    with warnings.catch_warnings(action="ignore"):  # MLflow warns of its own type hints
         require("mlflow.pyfunc", "models are logged by the package mlflow", "mlflow")
     return import_module("mlflow")
 

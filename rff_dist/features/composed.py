@@ -118,7 +118,6 @@ class PrincipalFeatureMap(maps.FeatureMap):
     offset: FloatArray
     floor: float | None = None
     standardizer: maps.Standardizer | None = None
-    spec: maps.FeatureSpec | None = None
 
     @property
     def n_features(self) -> int:

@@ -24,7 +24,6 @@ class ExplicitFeatureMap(maps.FeatureMap):
 
     width: int
     standardizer: maps.Standardizer | None = None
-    spec: maps.FeatureSpec | None = None
 
     @property
     def n_features(self) -> int:

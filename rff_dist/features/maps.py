@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from rff_dist.data import blocks
 from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base
@@ -125,7 +126,7 @@ class FeatureMap(ABC):
     kind: ClassVar[str]
     transform_rows: ClassVar[int] = 4096  # rows that `transform` fills at once
     standardizer: Standardizer | None
-    spec: FeatureSpec | None
+    spec: FeatureSpec | None = None
 
     __repr__ = short_repr
 
@@ -249,6 +250,12 @@ class FeatureMap(ABC):
         standardized = X if self.standardizer is None else self.standardizer(X)
         with np.errstate(over="ignore"):  # overflows become infinite, which callers report with the row
             return np.ascontiguousarray(standardized, np.float32)
+
+    def inputs_of(self, rows: blocks.Rows) -> Float32Array:
+        """Return what `prepare` makes of a block; raise DataError if a value of it cannot be used."""
+        inputs = self.prepare(rows.X)
+        blocks.check_finite(rows, inputs)
+        return inputs
 
     def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
         """Return coefficients of the unnormalised features from those of Z, shape (D, n_targets)."""

@@ -87,7 +87,6 @@ class NystromFeatureMap(maps.FeatureMap):
     centres: Float32Array
     jitter: float
     standardizer: maps.Standardizer | None = None
-    spec: maps.FeatureSpec | None = None
 
     @property
     def n_features(self) -> int:

@@ -243,7 +243,6 @@ class RidgeOptions(FeatureOptions):
         "Z'Z; the model has no sums. auto: pcg for one given `alpha` if memory does not hold Z'Z or it costs "
         "far more, else direct.",
         default="auto",
-        unit="auto|direct|pcg",
         takes=Literal["auto", "direct", "pcg"],
     )
     effort: int = fields.option(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rff_dist.data.blocks import BlockTask, Dataset, RowParts, Rows, check_finite
+from rff_dist.data.blocks import BlockTask, Dataset, RowParts, Rows
 from rff_dist.data.grids import GridDataset, reference_of
 from rff_dist.engines import progress, resuming
 from rff_dist.engines.protocol import Engine
@@ -55,8 +55,7 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
       overflow.
     """
     feature_map = model.feature_map
-    inputs = feature_map.prepare(rows.X)
-    check_finite(replace(rows, y=None, sample_weight=None), inputs)
+    inputs = feature_map.inputs_of(replace(rows, y=None, sample_weight=None))
     weights = model.raw_coefficients.T
     stripes = feature_map.stripes
     predictions = np.empty((len(inputs), weights.shape[0]))
@@ -202,6 +201,6 @@ def transform_in_memory(dataset: Dataset, feature_map: maps.FeatureMap, *, dtype
     Z = np.empty((dataset.n_samples, feature_map.n_components), dtype)
     for block in inspection.blocks_of(dataset):
         X = dataset.read(block).X
-        check_finite(Rows(block, X), feature_map.prepare(X))
+        feature_map.inputs_of(Rows(block, X))
         Z[block.start : block.stop] = feature_map.transform(X, dtype=dtype)
     return Z

@@ -27,14 +27,13 @@ from rff_dist.workbench.tables import queries
 class Connection:
     """Where a query's database is, without its password in the parameters."""
 
-    sql: str | None = fields.option("Query whose rows are appended.", None)
-    connection_block: str | None = fields.option(
-        "Name of a Prefect Secret block with the database's URL, as SQLAlchemy writes it.", None
+    sql: str | None = fields.optional("Query whose rows are appended.")
+    connection_block: str | None = fields.optional(
+        "Name of a Prefect Secret block with the database's URL, as SQLAlchemy writes it."
     )
-    connection_variable: str | None = fields.option(
+    connection_variable: str | None = fields.optional(
         "Name of an environment variable of the worker with the database's URL, if there is no block. By "
-        f"default {queries.CONNECTION_VARIABLE}.",
-        None,
+        f"default {queries.CONNECTION_VARIABLE}."
     )
 
     def __post_init__(self) -> None:

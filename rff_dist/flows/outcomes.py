@@ -13,7 +13,7 @@ the digest and the errors, and names the assets that it was made of.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -62,7 +62,10 @@ def end(result: Mapping[str, Any], parameters: Mapping[str, Any], *, publishes: 
         payload = {name: result[name] for name in facts if name in result}
         emit_event(f"rff_dist.model.{event}", resource=about, payload=payload)
     last: State[Any] = Completed(message=_said.get()[:_LONGEST] or None, data=result)
-    made = set(_made(result, parameters, verdict))
+    of_data = "model" not in parameters and result.get("n_new")
+    # its output, a model that it published, or new rows
+    are_made = (("output", True), ("model", verdict == "published"), ("data", of_data))
+    made = {key for name, is_made in are_made if is_made and (key := _asset_key(parameters.get(name)))}
     used = {key for name in ("data", "test", "model") if (key := _asset_key(parameters.get(name)))} - made
     AssetContext(
         direct_asset_dependencies={Asset(key=key) for key in used},
@@ -70,14 +73,6 @@ def end(result: Mapping[str, Any], parameters: Mapping[str, Any], *, publishes: 
         materialization_metadata=dict.fromkeys(made, _describe(result)),
     ).emit_events(last)
     return last
-
-
-def _made(result: Mapping[str, Any], parameters: Mapping[str, Any], verdict: str) -> Iterator[str]:
-    """Yield the keys of the assets that a run made: its output, a model that it published, or new rows."""
-    of_data = "model" not in parameters and result.get("n_new")
-    for name, is_made in (("output", True), ("model", verdict == "published"), ("data", of_data)):
-        if is_made and (key := _asset_key(parameters.get(name))):
-            yield key
 
 
 def _describe(result: Mapping[str, Any]) -> dict[str, Any]:

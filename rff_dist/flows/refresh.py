@@ -41,9 +41,8 @@ _RESUME = (
 class Followed:
     """The table that the data follow."""
 
-    table: str | None = fields.option(
+    table: str | None = fields.optional(
         "Delta or Iceberg table that the data follow, as for ingest: data take what changed in it first.",
-        None,
         unit="TABLE",
     )
 

@@ -11,7 +11,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial, wraps
 from pathlib import Path
@@ -28,11 +28,11 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.runtime import flow_run as this_run
 from prefect.utilities.timeout import timeout
 
-from rff_dist import errors
+from rff_dist import contexts, errors
 from rff_dist.engines import connecting, dask, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
-from rff_dist.fields import Option, RowNumber, build, check_names, group, like, option, options_of
+from rff_dist.fields import Option, RowNumber, build, check_names, group, like, optional, options_of
 from rff_dist.flows import outcomes
 from rff_dist.storage import locations
 from rff_dist.text import redact, without_secrets
@@ -48,10 +48,9 @@ class Limits(limits.Limits):
     """How long a flow may take, and what is kept of it."""
 
     retries: RowNumber = like(limits.Limits, "retries", 2)
-    performance_report: str | None = option(
+    performance_report: str | None = optional(
         "Path or URL of a folder that keeps Dask's performance report of each run, an HTML page. By default "
-        "there is none. Needs the extra 'report'.",
-        None,
+        "there is none. Needs the extra 'report'."
     )
 
 
@@ -236,17 +235,12 @@ def step[**P, R](function: Callable[P, R], run_name: str, *, delays: Sequence[fl
 _lent_engine: ContextVar[protocol.Engine | None] = ContextVar("lent_engine", default=None)
 
 
-@contextmanager
-def lend_engine(engine: protocol.Engine) -> Iterator[None]:
+def lend_engine(engine: protocol.Engine) -> AbstractContextManager[None]:
     """Let the flows that are called inside use `engine` instead of opening one; it is left open.
 
     For a process that already has a cluster, or observers that show the passes.
     """
-    token = _lent_engine.set(engine)
-    try:
-        yield
-    finally:
-        _lent_engine.reset(token)
+    return contexts.setting(_lent_engine, engine)
 
 
 def runner_of(

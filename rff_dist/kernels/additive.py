@@ -1,7 +1,5 @@
 """Additive kernels: functions of one column each, of two columns each, and of all columns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial

@@ -33,17 +33,15 @@ class ClusterSpace(FeatureOptions):
     Shi & Malik (2000).
     """
 
-    n_principal: int | None = fields.option(
+    n_principal: int | None = fields.optional(
         "Number of leading kernel principal components to cluster in. By default rows are clustered in the "
         "features themselves.",
-        default=None,
         unit="M",
         takes=Count | None,
     )
-    normalize: str | None = fields.option(
+    normalize: str | None = fields.optional(
         "Normalisation of the features before the principal components. degree: by their degrees, which is "
         "spectral clustering; set `n_principal` to one less than the number of clusters.",
-        default=None,
         takes=Literal["degree"] | None,
     )
 

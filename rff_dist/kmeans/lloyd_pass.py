@@ -512,8 +512,7 @@ def visit_tiles(
 
     Raises DataError if X has the wrong number of columns, or holds NaN or infinity.
     """
-    inputs = feature_map.prepare(rows.X)
-    blocks.check_finite(replace(rows, y=None), inputs)
+    inputs = feature_map.inputs_of(replace(rows, y=None))
     if chosen is not None:
         inputs = inputs[chosen]
     D = feature_map.n_components

@@ -1,7 +1,5 @@
 """What precedes the Lloyd passes of k-means: checks, passes that measure features, candidates and starts."""
 
-from __future__ import annotations
-
 import logging
 import operator
 from collections.abc import Callable, Mapping
@@ -98,10 +96,13 @@ class Clusters:
 def check_rows(dataset: Dataset, n_clusters: int) -> None:
     """Check that there are at least as many rows as clusters; raises DataError otherwise."""
     inspection.blocks_of(dataset)  # refuses a dataset without rows
-    if dataset.n_samples < n_clusters:
-        raise DataError(
-            f"n_samples={dataset.n_samples} should be >= n_clusters={n_clusters}; ask for fewer clusters"
-        )
+    check_enough(dataset.n_samples, n_clusters)
+
+
+def check_enough(n_samples: int, n_clusters: int) -> None:
+    """Raise DataError if there are fewer rows than clusters."""
+    if n_samples < n_clusters:
+        raise DataError(f"n_samples={n_samples} should be >= n_clusters={n_clusters}; ask for fewer clusters")
 
 
 def check_fits(

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import ThreadpoolController
 
+from rff_dist import contexts
+
 
 def available_memory() -> int:
     """Return the bytes that this process may use: the machine's memory, or a control group's lower limit."""
@@ -55,12 +57,8 @@ def using_threads(n_threads: int) -> Iterator[None]:
     Threads share out whole tiles, so no bit of a result depends on their number. BLAS with threads of its own
     would cut its sums by their number, and crash on large symmetric products.
     """
-    token = threads_in_use.set(n_threads)
-    try:
-        with limit_blas(1):
-            yield
-    finally:
-        threads_in_use.reset(token)
+    with contexts.setting(threads_in_use, n_threads), limit_blas(1):
+        yield
 
 
 class _Inline(Executor):

@@ -139,8 +139,7 @@ def sum_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> tuple[exact
       weighted sums of the unnormalised features.
     Raises DataError if values are not finite, or a weight is negative.
     """
-    inputs = feature_map.prepare(rows.X)
-    blocks.check_finite(replace(rows, y=None), inputs)
+    inputs = feature_map.inputs_of(replace(rows, y=None))
     weights = np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight
     sums = np.zeros(feature_map.n_components)
     height = min(specs.tile_rows(feature_map.n_components), max(1, len(inputs)))

@@ -154,11 +154,11 @@ def to_labels(column: pyarrow.Array) -> np.ndarray:
 
 
 @contextmanager
-def opening(path: Path, kind: str) -> Iterator[None]:
-    """Raise StorageError if Arrow or the disk cannot read a file of this kind."""
+def opening(path: Path, kind: str, *others: type[Exception]) -> Iterator[None]:
+    """Raise StorageError if Arrow or the disk cannot read a file of this kind, or by errors of `others`."""
     try:
         yield
-    except (pyarrow.ArrowException, OSError, EOFError, UnicodeError) as error:
+    except (pyarrow.ArrowException, OSError, EOFError, UnicodeError, *others) as error:
         if isinstance(error, StorageError):
             raise
         why = "it is empty" if path.is_file() and not path.stat().st_size else locations.explain(error)

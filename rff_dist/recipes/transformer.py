@@ -220,8 +220,7 @@ def _step_of(file: str) -> Any:
                 "not scikit-learn's, or could crash. Expected its scalers, encoders, imputers, projections "
                 "and the like, and functions of NumPy such as log1p"
             )
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as caught:
             step = skops.loads(content, trusted=_TRUSTED)
     except errors.UnsafeModelError:
         raise

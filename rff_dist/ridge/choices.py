@@ -119,8 +119,9 @@ class Choices:
 
     @property
     def round_width(self) -> int:
-        """The first round's number of components."""
-        return min(round_components(self.plan.n_samples), self.widths[-1])
+        """The first round's number of components: 512, or ¼ to ½ of the rows if less; at most the final's."""
+        of_rows = max(64, 1 << (self.plan.n_samples // 4 - 1).bit_length())
+        return min(ROUND_COMPONENTS, of_rows, self.widths[-1])
 
     @property
     def first_is_final(self) -> bool:
@@ -175,11 +176,6 @@ class Choices:
         half = width // 4 * 2  # even, for pairs
         several = len(self.widths) > 1 or not self.effort.halves or self.plan.n_samples <= FEW_ROWS
         return width if several or half < MIN_COMPONENTS else half
-
-
-def round_components(n_samples: int) -> int:
-    """Return the first round's number of components: 512, or ¼ to ½ of the rows if less."""
-    return min(ROUND_COMPONENTS, max(64, 1 << (n_samples // 4 - 1).bit_length()))
 
 
 def trusted_samples(dataset: Dataset) -> int:

@@ -11,8 +11,6 @@ columns and y = 3·x₀ + sin 2x₁, the slope of the functions of x₀ alone wa
 with Fourier features; both models predicted y with an R² above 0.99.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

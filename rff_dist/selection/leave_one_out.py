@@ -165,8 +165,7 @@ def leave_out_rows(rows: blocks.Rows, state: HatMatrix) -> LeaveOneOut:
     if rows.y is None:
         raise DataError("the data have no y: leave-one-out errors need targets")
     feature_map, y = state.feature_map, rows.y
-    inputs = feature_map.prepare(rows.X)
-    blocks.check_finite(rows, inputs)
+    inputs = feature_map.inputs_of(rows)
     weights = np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight
     n_alphas, n_targets = len(state.alphas), len(state.target_means)
     starts = range(0, len(inputs), cholesky.STRIP_COLUMNS)

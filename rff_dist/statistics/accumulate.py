@@ -148,8 +148,7 @@ def _accumulate(
     if spec.n_targets == 0:
         rows = replace(rows, y=None)
     _check_layout(rows, state)
-    inputs = feature_map.prepare(rows.X)
-    blocks.check_finite(rows, inputs)
+    inputs = feature_map.inputs_of(rows)
     weights = checked_weights(rows, spec)
     counts = _observations(rows, spec)
     right = np.ones((len(inputs), 1))  # this column sums features and weights: Z'1 and 1'1
@@ -352,8 +351,7 @@ def measure_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatAr
 
     Raises DataError if an input is not finite.
     """
-    inputs = feature_map.prepare(rows.X)
-    blocks.check_finite(rows, inputs)
+    inputs = feature_map.inputs_of(rows)
     largest = np.zeros(feature_map.n_components)
     height = min(specs.tile_rows(feature_map.n_components), max(1, len(inputs)))
 

@@ -76,8 +76,7 @@ def sum_targets(
     """
     feature_map, spec = state.feature_map, state.spec
     assert rows.y is not None  # the spec was drawn up for targets
-    inputs = feature_map.prepare(rows.X)
-    blocks.check_finite(rows, inputs)
+    inputs = feature_map.inputs_of(rows)
     weights = accumulate.checked_weights(rows, spec)
     weights = np.ones(len(inputs)) if weights is None else weights
     if split is not None:
@@ -154,8 +153,7 @@ def multiply_rows(rows: blocks.Rows, state: GramFactor, total: GramProduct | Non
     Adds to `total` in place. Raises DataError if values are not finite.
     """
     feature_map, validation = state.feature_map, state.validation
-    inputs = feature_map.prepare(rows.X)
-    blocks.check_finite(rows, inputs)
+    inputs = feature_map.inputs_of(rows)
     weights = rows.sample_weight
     columns, n_columns = state.columns, state.columns.shape[1]
     errors = exact_sums.ExactSum.zeros((1,))

@@ -20,7 +20,6 @@ from rff_dist.workbench.results.document import Document, Paragraph, Part
 if TYPE_CHECKING:
     from rff_dist.features import approximation, maps
 
-MEASURE = "What is measured"
 MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}  # titles
 POINTS, LEAST = 8, 16  # the curve has at most 8 numbers of components, none below 16
 
@@ -29,7 +28,7 @@ POINTS, LEAST = 8, 16  # the curve has at most 8 numbers of components, none bel
 class Measured:
     """What is measured, and on which rows."""
 
-    panel: ClassVar[str] = MEASURE
+    panel: ClassVar[str] = "What is measured"
 
     error: fields.Positive = fields.option("The error that you want to reach.", 0.05, unit="E")
     delta: fields.Probability = fields.option(
@@ -43,8 +42,7 @@ class Measured:
 
 
 @shell.command(
-    "rff-dist approximate data.zarr --n-components 4096",
-    "rff-dist approximate data.zarr --kernel matern:nu=1.5 --error 0.02 --plot error.png",
+    "data.zarr --n-components 4096", "data.zarr --kernel matern:nu=1.5 --error 0.02 --plot error.png"
 )
 def approximate(
     *,
@@ -52,7 +50,7 @@ def approximate(
     features: Annotated[FeatureOptions, "kernel", "length_scale", "n_components", "design", "map", "seed"],
     standardize: bool | str = fields.like(FeatureOptions, "standardize", True),
     measured: Measured,
-    plot: str | None = fields.option("Draw the error against D.", None, unit="PNG", writes=True),
+    plot: str | None = fields.optional("Draw the error against D.", unit="PNG", writes=True),
 ) -> Document:
     """Measure whether D is large enough: the features' error on sampled rows, next to theory's bounds.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from rff_dist import fields
 from rff_dist.fields import NonNegative
 from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
@@ -16,21 +18,20 @@ if TYPE_CHECKING:
     from rff_dist.storage import appending, locations
 
 group = shell.make_group("data", "List the versions of datasets; correct, delete, roll back and expire.")
-_DATA = fields.option("Path or URL of a versioned dataset.", argument=True, unit="DATA")
+command = functools.partial(shell.command, group=group)
+_DATA = fields.argument("Path or URL of a versioned dataset.", "DATA")
 _A_VERSION = "A tag, or a version from `rff-dist data log`."
-_VERSION = fields.option(_A_VERSION, argument=True, unit="VERSION")
-_ANY_VERSION = fields.option(f"{_A_VERSION} By default the current one.", None, argument=True, unit="VERSION")
-_MESSAGE = fields.option("The reason, for `data log`.", None, unit="TEXT")
+_VERSION = fields.argument(_A_VERSION, "VERSION")
+_ANY_VERSION = fields.argument(f"{_A_VERSION} By default the current one.", "VERSION", None)
+_MESSAGE = fields.optional("The reason, for `data log`.", unit="TEXT")
 
 _DIGITS = 8
 
 
-@shell.command("rff-dist data log data.zarr", "rff-dist data log data.zarr --json", group=group)
+@command("data.zarr", "data.zarr --json")
 def log(
     data: str = _DATA,
-    version: str | None = fields.option(
-        "Begin at this version, not at the current one.", None, unit="VERSION"
-    ),
+    version: str | None = fields.optional("Begin at this version, not at the current one.", unit="VERSION"),
 ) -> Document:
     """List the versions of a dataset, the newest first, with their times, reasons and numbers of rows."""
     from rff_dist.storage.repositories import read_history
@@ -45,9 +46,7 @@ def log(
     return Document(title, [table], record={"data": data, "versions": versions})
 
 
-@shell.command(
-    "rff-dist data diff data.zarr monday", "rff-dist data diff data.zarr monday tuesday", group=group
-)
+@command("data.zarr monday", "data.zarr monday tuesday")
 def diff(data: str = _DATA, before: str = _VERSION, after: str | None = _ANY_VERSION) -> Document:
     """Count the chunks that differ between two versions."""
     from rff_dist.storage import datasets, repositories
@@ -77,10 +76,10 @@ def diff(data: str = _DATA, before: str = _VERSION, after: str | None = _ANY_VER
     return Document(f"{data}: {names[0][:_DIGITS]} to {names[1][:_DIGITS]}", [facts], record=record)
 
 
-@shell.command("rff-dist data tag data.zarr audited-2026", group=group)
+@command("data.zarr audited-2026")
 def tag(
     data: str = _DATA,
-    name: str = fields.option("A name that the version keeps for good.", argument=True, unit="TAG"),
+    name: str = fields.argument("A name that the version keeps for good.", "TAG"),
     version: str | None = _ANY_VERSION,
 ) -> Document:
     """Give a version a name. It can be read by that name, and does not expire unless tags do."""
@@ -91,7 +90,7 @@ def tag(
     return Document(f"{data}: {name} is version {tagged}", record=record)
 
 
-@shell.command("rff-dist data rollback data.zarr monday", group=group)
+@command("data.zarr monday")
 def rollback(data: str = _DATA, version: str = _VERSION) -> Document:
     """Make an earlier version the current one again; `update` then takes models back to it."""
     from rff_dist.storage.repositories import roll_back
@@ -102,11 +101,11 @@ def rollback(data: str = _DATA, version: str = _VERSION) -> Document:
     return Document(f"{data}: version {after[:_DIGITS]} is the current one", [facts], record=record)
 
 
-@shell.command("rff-dist data expire data.zarr --days 30", group=group)
+@command("data.zarr --days 30")
 def expire(
     data: str = _DATA,
     days: NonNegative = fields.option("Remove versions older than this.", 30.0, unit="DAYS"),
-    tags: bool = fields.option("Remove tagged versions too.", False),
+    tags: bool = fields.flag("Remove tagged versions too."),
 ) -> Document:
     """Remove old versions, and the bytes that only they use; the current version always stays."""
     from rff_dist.storage.repositories import expire, read_history
@@ -120,13 +119,11 @@ def expire(
     return Document(title, [facts], record=record)
 
 
-@shell.command(
-    "rff-dist data convert plain.zarr", "rff-dist data convert s3://b/plain s3://b/data", group=group
-)
+@command("plain.zarr", "s3://b/plain s3://b/data")
 def convert(
-    data: str = fields.option("Path or URL of plain Zarr.", argument=True, unit="DATA"),
-    output: str | None = fields.option(
-        "Where to write. By default in place of `data`.", None, argument=True, unit="OUT", writes=True
+    data: str = fields.argument("Path or URL of plain Zarr.", "DATA"),
+    output: str | None = fields.argument(
+        "Where to write. By default in place of `data`.", "OUT", None, writes=True
     ),
 ) -> Document:
     """Turn plain Zarr into a versioned dataset, so that rows can be added, corrected and deleted."""
@@ -140,10 +137,10 @@ def convert(
     return Document(title, [facts], record=record, next=following)
 
 
-@shell.command("rff-dist data correct data.zarr corrections.csv --by id", group=group)
+@command("data.zarr corrections.csv --by id")
 def correct(
     data: str = _DATA,
-    source: str = fields.option("A file with the corrected rows.", argument=True, unit="SOURCE"),
+    source: str = fields.argument("A file with the corrected rows.", "SOURCE"),
     by: str = fields.option(
         "Column that says which row each row of the file replaces: a column of the dataset in which the "
         "value is unique, or else a column of row numbers from 0.",
@@ -157,20 +154,12 @@ def correct(
     return _corrected(data, "replaced", correct(source, data, by=by, message=message))
 
 
-@shell.command(
-    "rff-dist data delete data.zarr rows.csv",
-    "rff-dist data delete data.zarr customers.csv --by customer",
-    group=group,
-)
+@command("data.zarr rows.csv", "data.zarr customers.csv --by customer")
 def delete(
     data: str = _DATA,
-    source: str = fields.option(
-        "A file of row numbers from 0, or of values of `by`.", argument=True, unit="SOURCE"
-    ),
-    by: str | None = fields.option("Column whose values say which rows go.", None),
-    keep_order: bool = fields.option(
-        "Move later rows up. Without it the last rows fill the gaps, which changes fewer chunks.", False
-    ),
+    source: str = fields.argument("A file of row numbers from 0, or of values of `by`.", "SOURCE"),
+    by: str | None = fields.optional("Column whose values say which rows go."),
+    keep_order: bool = fields.like(specs.Forget, "keep_order"),
     message: str | None = _MESSAGE,
 ) -> Document:
     """Delete rows in one new version; earlier versions hold them until they expire."""

@@ -11,7 +11,7 @@ from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results.document import Document
 
 
-@shell.command("rff-dist demo", "rff-dist demo --n-components 1024 --output /tmp/demo", progress=False)
+@shell.command("", "--n-components 1024 --output /tmp/demo", progress=False)
 def demo(
     *,
     output: str = fields.option("Folder for data, model and picture.", "demo-output", unit="DIR"),

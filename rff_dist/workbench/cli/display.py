@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from rff_dist import fields
+from rff_dist import contexts, fields
 from rff_dist.engines.cluster import Cluster
 from rff_dist.workbench.cli import messages, settings
 from rff_dist.workbench.jobs.limits import Limits
@@ -28,17 +28,13 @@ _shown: ContextVar[RichProgress | None] = ContextVar("shown", default=None)
 @contextlib.contextmanager
 def progress(name: str) -> Iterator[None]:
     """Show the progress of a command on standard error, unless it is to be quiet."""
-    if settings.logs_json() or settings.is_quiet():
+    if settings.logs_json() or settings.quiet.get():
         yield
         return
     from rff_dist.engines.progress import RichProgress
 
-    with RichProgress(messages.err, name) as shown:
-        token = _shown.set(shown)
-        try:
-            yield
-        finally:
-            _shown.reset(token)
+    with RichProgress(messages.err, name) as shown, contexts.setting(_shown, shown):
+        yield
 
 
 def count_rows(label: str) -> Callable[[int, int | None], None]:

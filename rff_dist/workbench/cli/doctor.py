@@ -52,16 +52,10 @@ class Finding:
         return cls(check, "warn" if todo else "ok", found, todo)
 
 
-@shell.command(
-    "rff-dist doctor",
-    "rff-dist doctor data.zarr",
-    "rff-dist doctor data.zarr --scheduler tls://host:8786 --json",
-)
+@shell.command("", "data.zarr", "data.zarr --scheduler tls://host:8786 --json")
 def doctor(
     *,
-    data: str | None = fields.option(
-        "A dataset whose chunks and codecs are checked.", None, argument=True, unit="DATA"
-    ),
+    data: str | None = fields.argument("A dataset whose chunks and codecs are checked.", "DATA", None),
     where: Annotated[Cluster, "scheduler", "insecure"],
 ) -> Document:
     """Check versions, BLAS, products, disk, ports, TLS, Prefect, and a dataset and a cluster if named.

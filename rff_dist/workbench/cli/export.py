@@ -15,19 +15,16 @@ _HOW = {
 
 
 @shell.command(
-    "rff-dist export model folder",
-    "rff-dist export models/prices prices.onnx --overwrite",
-    "rff-dist export models/prices prices-mlflow --format mlflow",
+    "model folder", "models/prices prices.onnx --overwrite", "models/prices prices-mlflow --format mlflow"
 )
 def export(
     *,
-    model: str = fields.option("A regression or a classifier.", argument=True, unit="MODEL"),
-    output: str = fields.option("The folder or file to write.", argument=True, unit="OUT", writes=True),
-    format: Literal["numpy", "onnx", "mlflow"] | None = fields.option(
+    model: str = fields.argument("A regression or a classifier.", "MODEL"),
+    output: str = fields.argument("The folder or file to write.", "OUT", writes=True),
+    format: Literal["numpy", "onnx", "mlflow"] | None = fields.optional(
         "numpy: two arrays, one JSON document and a reader that needs NumPy only. onnx: a graph; the default "
         "for names that end in .onnx. mlflow: a folder that MLflow serves, for models of any kind; the "
-        "server needs this package.",
-        None,
+        "server needs this package."
     ),
     overwrite: bool = shell.OVERWRITE,
 ) -> Document:

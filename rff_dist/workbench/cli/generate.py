@@ -10,6 +10,7 @@ from rff_dist import fields
 from rff_dist.features.feature_options import FeatureOptions, as_length_scale
 from rff_dist.fields import Count, NonNegative, Positive, Positives, RowNumber
 from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from rff_dist.kernels import base
 
 
-@shell.command("rff-dist generate data.zarr --rows 1e6 --n-features 8 --length-scale 2 --noise 0.1")
+@shell.command("data.zarr --rows 1e6 --n-features 8 --length-scale 2 --noise 0.1")
 def generate(
     *,
-    output: str = fields.option("Where to write the dataset.", argument=True, unit="OUT", writes=True),
+    output: str = fields.argument("Where to write the dataset.", "OUT", writes=True),
     rows: Count = fields.option("Number of rows, such as 1e6."),
     n_features: Count = fields.option("Number of columns of X.", 8),
     length_scale: Positive | Positives = fields.option(
@@ -31,9 +32,7 @@ def generate(
     features: Annotated[FeatureOptions, "kernel", "n_components", "seed"],
     noise: NonNegative = fields.option("The noise's standard deviation; the function's is 1.", 0.1),
     first_row: RowNumber = fields.option("Number of the first row; test data continue the count.", 0),
-    chunk_rows: Count | None = fields.option(
-        "Rows of a chunk. By default chosen by the data's size.", None, unit="ROWS"
-    ),
+    chunk_rows: Count | None = fields.like(specs.Ingest, "chunk_rows"),
     overwrite: bool = shell.OVERWRITE,
 ) -> Document:
     """Write a dataset of any size whose best possible error is known: a random function plus noise.

@@ -94,13 +94,16 @@ def usage(title: str, options: Iterable[fields.Option]) -> str:
     return " ".join(["Usage: rff-dist", title, *places, "[OPTIONS]\n"])
 
 
-def example(command: str) -> str:
+def example(title: str, words: str) -> str:
     r"""Return a command after a prompt; a shell reads its further lines as part of it.
 
-    >>> print(example("rff-dist fit data.zarr model --kernel matern:nu=1.5 --length-scale median"))
+    `words`: those after the command's name, or a whole line with the program's.
+
+    >>> print(example("fit", "data.zarr model --kernel matern:nu=1.5 --length-scale median"))
     $ rff-dist fit data.zarr model --kernel matern:nu=1.5 --length-scale \
         median
     """
+    command = words if "rff-dist" in words else f"rff-dist {title} {words}".rstrip()
     lines = textwrap.wrap(command, 70, break_on_hyphens=False, break_long_words=False)
     return "$ " + " \\\n    ".join(lines)
 

@@ -5,9 +5,9 @@ from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results.document import Document
 
 
-@shell.command("rff-dist info data.zarr", "rff-dist info model --json")
+@shell.command("data.zarr", "model --json")
 def info(
-    path: str = fields.option("A dataset, a model or predictions.", argument=True, unit="PATH"),
+    path: str = fields.argument("A dataset, a model or predictions.", "PATH"),
 ) -> Document:
     """Describe a dataset, predictions or a model. Every byte of a model is checked."""
     from rff_dist.workbench.results.stored import stored_document

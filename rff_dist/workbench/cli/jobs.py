@@ -11,8 +11,8 @@ from rff_dist.workbench.results.document import Document
 
 logger = logging.getLogger(__name__)
 
-_PLOT = fields.option(
-    "Draw the errors that alpha and D are chosen by: against both.", None, unit="PNG", writes=True
+_PLOT = fields.optional(
+    "Draw the errors that alpha and D are chosen by: against both.", unit="PNG", writes=True
 )
 
 
@@ -20,17 +20,16 @@ _PLOT = fields.option(
 class Page:
     """The page about the result."""
 
-    report: str | None = fields.option(
+    report: str | None = fields.optional(
         "Write one HTML page about the result, without other files: data, errors, columns, provenance.",
-        None,
         unit="HTML",
         writes=True,
     )
 
 
 @shell.command(
-    "rff-dist auto prices.csv --target price",
-    "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
+    "prices.csv --target price",
+    "'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
 )
 def auto(job: specs.Auto, passes: display.Passes, page: Page) -> Document:
     """Train and register a model from a table, test it, and compare it with others."""
@@ -53,10 +52,10 @@ def auto(job: specs.Auto, passes: display.Passes, page: Page) -> Document:
 
 
 @shell.command(
-    "rff-dist ingest bikes.csv bikes.zarr --targets rentals",
-    "rff-dist ingest sales.csv sales.zarr --targets price --id order --impute median --holdout 10%",
-    "rff-dist ingest measurements/ data.zarr --targets x,y --columns a,b,c",
-    "rff-dist ingest 'new/*.parquet' data.zarr --append --message 'Monday'",
+    "bikes.csv bikes.zarr --targets rentals",
+    "sales.csv sales.zarr --targets price --id order --impute median --holdout 10%",
+    "measurements/ data.zarr --targets x,y --columns a,b,c",
+    "'new/*.parquet' data.zarr --append --message 'Monday'",
     "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --targets price --sql file:sales.sql",
 )
 def ingest(job: specs.Ingest) -> Document:
@@ -76,10 +75,10 @@ def ingest(job: specs.Ingest) -> Document:
 
 
 @shell.command(
-    "rff-dist fit data.zarr model",
-    "rff-dist fit data.zarr model --kernel matern:nu=1.5 --length-scale median --features fourier",
-    "rff-dist fit data.zarr model --classify --loss logistic",
-    "rff-dist fit data.zarr model --n-folds 10 --alphas 1e-6:1e3:30 --n-components 512,1024 --plot cv.png",
+    "data.zarr model",
+    "data.zarr model --kernel matern:nu=1.5 --length-scale median --features fourier",
+    "data.zarr model --classify --loss logistic",
+    "data.zarr model --n-folds 10 --alphas 1e-6:1e3:30 --n-components 512,1024 --plot cv.png",
 )
 def fit(job: specs.Train, passes: display.Passes, page: Page, plot: str | None = _PLOT) -> Document:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
@@ -92,10 +91,10 @@ def fit(job: specs.Train, passes: display.Passes, page: Page, plot: str | None =
 
 
 @shell.command(
-    "rff-dist tune data.zarr model",
-    "rff-dist tune data.zarr model --kernels gaussian,matern:nu=1.5 --length-scales 0.5x,1x,2x "
+    "data.zarr model",
+    "data.zarr model --kernels gaussian,matern:nu=1.5 --length-scales 0.5x,1x,2x "
     "--n-components 256,512,1024,2048 --plot cv.png",
-    "rff-dist tune data.zarr model --n-folds 10 --groups patient --alphas 1e-6:1e3:30",
+    "data.zarr model --n-folds 10 --groups patient --alphas 1e-6:1e3:30",
 )
 def tune(job: specs.Tune, passes: display.Passes, page: Page, plot: str | None = _PLOT) -> Document:
     """Compare kernels, length scales, alphas and D by cross-validation in one reading; store the best."""
@@ -120,10 +119,10 @@ def _train(job: specs.Train, passes: display.Passes, page: Page, plot: str | Non
 
 
 @shell.command(
-    "rff-dist predict model new.zarr predictions.zarr",
-    "rff-dist predict model new.csv predictions.csv --coverage 0.9",
-    "rff-dist predict classifier new.zarr labels.zarr --probabilities",
-    "rff-dist predict clusters new.zarr labels.zarr --distances",
+    "model new.zarr predictions.zarr",
+    "model new.csv predictions.csv --coverage 0.9",
+    "classifier new.zarr labels.zarr --probabilities",
+    "clusters new.zarr labels.zarr --distances",
 )
 def predict(job: specs.Predict, passes: display.Passes) -> Document:
     """Write a model's predictions for every row of a dataset or a table, to Zarr, Parquet or CSV."""
@@ -133,7 +132,7 @@ def predict(job: specs.Predict, passes: display.Passes) -> Document:
     return predicted_document(predict(job, passes.runner), passes.facts())
 
 
-@shell.command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
+@shell.command("model test.zarr", "model test.zarr --std --json")
 def evaluate(job: specs.Evaluate, passes: display.Passes) -> Document:
     """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (`y`)."""
     from rff_dist.workbench.jobs.predict import evaluate
@@ -143,12 +142,12 @@ def evaluate(job: specs.Evaluate, passes: display.Passes) -> Document:
 
 
 @shell.command(
-    "rff-dist update model data.zarr",
-    "rff-dist update models/sales data.zarr --test test.zarr --tolerance 0.02",
-    "rff-dist update models/sales data.zarr --window 30d",
-    "rff-dist update models/sales data.zarr --half-life 30d",
-    "rff-dist update model data.zarr --dry-run --json",
-    "rff-dist update model data.zarr --backfill 0 --force",
+    "model data.zarr",
+    "models/sales data.zarr --test test.zarr --tolerance 0.02",
+    "models/sales data.zarr --window 30d",
+    "models/sales data.zarr --half-life 30d",
+    "model data.zarr --dry-run --json",
+    "model data.zarr --backfill 0 --force",
 )
 def update(job: specs.Update, passes: display.Passes, page: Page) -> Document:
     """Add the rows that were appended since a model was trained, exactly, if the new model is no worse.
@@ -167,17 +166,16 @@ def update(job: specs.Update, passes: display.Passes, page: Page) -> Document:
 
 
 @shell.command(
-    "rff-dist cluster data.zarr labels.zarr --n-clusters 50",
-    "rff-dist cluster data.zarr labels.zarr --n-clusters 2,4,8,16 --n-init 4 --model clusters",
-    "rff-dist cluster digits.zarr labels.zarr --n-clusters 10 --labels digit --length-scale 4",
+    "data.zarr labels.zarr --n-clusters 50",
+    "data.zarr labels.zarr --n-clusters 2,4,8,16 --n-init 4 --model clusters",
+    "digits.zarr labels.zarr --n-clusters 10 --labels digit --length-scale 4",
 )
 def cluster(
     job: specs.Clustering,
     passes: display.Passes,
     page: Page,
-    plot: str | None = fields.option(
+    plot: str | None = fields.optional(
         "Draw a sample of rows and their clusters: in two kernel principal components.",
-        None,
         unit="PNG",
         writes=True,
     ),
@@ -197,7 +195,7 @@ def cluster(
     return clustering_document(clustered, job, {"plot": plot, "report": page.report, **passes.facts()})
 
 
-@shell.command("rff-dist refit model_a b.zarr model_b")
+@shell.command("model_a b.zarr model_b")
 def refit(job: specs.Refit, passes: display.Passes) -> Document:
     """Train on other rows with a model's features, offsets and alpha, so that the two can be merged."""
     from rff_dist.workbench.jobs.merge import refit_model
@@ -206,10 +204,7 @@ def refit(job: specs.Refit, passes: display.Passes) -> Document:
     return refit_document(refit_model(job, passes.runner), job, passes.facts())
 
 
-@shell.command(
-    "rff-dist merge model_a model_b --model both",
-    "rff-dist merge north south west --model models/all --register",
-)
+@shell.command("model_a model_b --model both", "north south west --model models/all --register")
 def merge(job: specs.Merge) -> Document:
     """Merge models of one spec and different rows: add up their exact sums and solve; no data are read."""
     from rff_dist.workbench.jobs.merge import merge_models
@@ -219,9 +214,9 @@ def merge(job: specs.Merge) -> Document:
 
 
 @shell.command(
-    "rff-dist split data.zarr --holdout 20%",
-    "rff-dist split data.zarr --by group --groups patient",
-    "rff-dist split data.zarr --by time --time 'day: elapsed-days'",
+    "data.zarr --holdout 20%",
+    "data.zarr --by group --groups patient",
+    "data.zarr --by time --time 'day: elapsed-days'",
 )
 def split(job: specs.Split) -> Document:
     """Split a dataset into one to train on and one to test on, by hashes, groups or time."""
@@ -232,8 +227,8 @@ def split(job: specs.Split) -> Document:
 
 
 @shell.command(
-    "rff-dist forget data.zarr --rows rows.csv --models model",
-    "rff-dist forget data.zarr --rows customers.csv --id --models models/prices --days 30",
+    "data.zarr --rows rows.csv --models model",
+    "data.zarr --rows customers.csv --id --models models/prices --days 30",
 )
 def forget(job: specs.Forget, passes: display.Passes) -> Document:
     """Delete rows, subtract them from models exactly, remove old versions, and list what still holds them."""

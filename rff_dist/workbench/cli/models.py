@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,21 +20,16 @@ if TYPE_CHECKING:
     from rff_dist.storage import records
 
 group = shell.make_group("models", "List, promote and roll back the versions of registered models.")
-_MODEL = fields.option(
-    "Folder or URL of a registered model, such as models/NAME.", argument=True, unit="MODEL"
-)
+command = functools.partial(shell.command, group=group)
+_MODEL = fields.argument("Folder or URL of a registered model, such as models/NAME.", "MODEL")
 _WHY = fields.option("The reason, for `models show`.", "", unit="TEXT")
 _REASON = 58  # characters; the current version's reason is shown in full below the table
 _COLUMNS = ("version", "created", "rows", "made of", "digest")
 
 
-@shell.command(
-    "rff-dist models list", "rff-dist models list s3://bucket/models --json", group=group, name="list"
-)
+@command("", "s3://bucket/models --json", name="list")
 def list_models(
-    registry: str = fields.option(
-        "Folder or URL that holds registered models.", "models", argument=True, unit="REGISTRY"
-    ),
+    registry: str = fields.argument("Folder or URL that holds registered models.", "REGISTRY", "models"),
 ) -> Document:
     """List the registered models in a folder, with their current versions."""
     from rff_dist.models.versions import RegisteredModel, Registry
@@ -62,7 +58,7 @@ def list_models(
     return Document(title, [table], record=record, next=[["models", "show", first]])
 
 
-@shell.command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
+@command("models/NAME", "models/NAME --json")
 def show(model: str = _MODEL) -> Document:
     """Show the versions of a registered model: what each was made of, and why it was published."""
     from rff_dist.workbench.jobs import publishing, refresh
@@ -99,10 +95,10 @@ def show(model: str = _MODEL) -> Document:
     return Document(title, [table, facts], record=record, next=[command])
 
 
-@shell.command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'", group=group)
+@command("models/NAME 3 --reason 'less bias on Mondays'")
 def promote(
     model: str = _MODEL,
-    number: Count = fields.option("Which version.", argument=True, unit="N"),
+    number: Count = fields.argument("Which version.", "N"),
     reason: str = _WHY,
 ) -> Document:
     """Make a version the current one: everyone who reads the model from now on gets it."""
@@ -111,7 +107,7 @@ def promote(
     return _changed(model, registered.promote(number, reason=reason), before)
 
 
-@shell.command("rff-dist models rollback models/NAME", group=group)
+@command("models/NAME")
 def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
     """Go back to the version that was current before; a second rollback goes one further back."""
     registered = _open(model)
@@ -119,7 +115,7 @@ def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
     return _changed(model, registered.rollback(reason=reason or None), before)
 
 
-@shell.command("rff-dist models prune models/NAME --keep 10", group=group)
+@command("models/NAME --keep 10")
 def prune(
     model: str = _MODEL, keep: Count = fields.option("How many of the newest versions to keep.")
 ) -> Document:

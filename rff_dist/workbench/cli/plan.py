@@ -28,10 +28,10 @@ _OF_FIT = ("kernel", "features", "n_components", "length_scale", "alpha", "solve
 
 
 @shell.command(
-    "rff-dist plan data.zarr",
-    "rff-dist plan data.zarr --n-components 16384 --n-workers 8 --n-threads 4 --memory 8GiB",
-    "rff-dist plan data.zarr --kernel gaussian --length-scale median --features fourier",
-    "rff-dist plan data.zarr --n-components 4096 --alpha 1 --measure",
+    "data.zarr",
+    "data.zarr --n-components 16384 --n-workers 8 --n-threads 4 --memory 8GiB",
+    "data.zarr --kernel gaussian --length-scale median --features fourier",
+    "data.zarr --n-components 4096 --alpha 1 --measure",
 )
 def plan(
     source: Annotated[SupervisedSource, "data", "x", "inputs", "y", "target"],
@@ -39,10 +39,9 @@ def plan(
     compared: Compared,
     folds: Annotated[FoldOptions, "n_folds"],
     where: Annotated[Cluster, "scheduler", "n_workers", "n_threads", "memory", "serial", "insecure"],
-    measure: bool = fields.option(
+    measure: bool = fields.flag(
         "Measure the workers here, or those of `scheduler`, for some seconds. This tells the time of the "
-        "whole fit, and how many workers are worth having.",
-        False,
+        "whole fit, and how many workers are worth having."
     ),
 ) -> Document:
     """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""

@@ -3,6 +3,7 @@
 from contextvars import ContextVar
 
 log_format: ContextVar[str] = ContextVar("log_format", default="text")
+#: Whether standard error gets only warnings and errors.
 quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 #: Whether the process runs one command only, whose time is then that of the process.
 is_program: ContextVar[bool] = ContextVar("is_program", default=False)
@@ -11,8 +12,3 @@ is_program: ContextVar[bool] = ContextVar("is_program", default=False)
 def logs_json() -> bool:
     """Return whether standard error gets one JSON object a line, instead of words and progress bars."""
     return log_format.get() == "json"
-
-
-def is_quiet() -> bool:
-    """Return whether standard error gets only warnings and errors."""
-    return quiet.get()

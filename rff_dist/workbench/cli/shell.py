@@ -30,7 +30,7 @@ out = Console(highlight=False)
 
 
 #: An option of several commands.
-OVERWRITE = fields.option("Replace what is there, once the job is done.", False)
+OVERWRITE = fields.flag("Replace what is there, once the job is done.")
 
 
 @fields.group
@@ -39,24 +39,22 @@ class Shown:
 
     panel: ClassVar[str] = "What is shown, and where options come from"
 
-    json: bool = fields.option("Show one JSON document.", False)
-    quiet: bool = fields.option("Show no progress and no next step.", False)
-    debug: bool = fields.option("Show the log, and errors' tracebacks.", False)
-    log_format: Literal["text", "json"] | None = fields.option(
+    json: bool = fields.flag("Show one JSON document.")
+    quiet: bool = fields.flag("Show no progress and no next step.")
+    debug: bool = fields.flag("Show the log, and errors' tracebacks.")
+    log_format: Literal["text", "json"] | None = fields.optional(
         "Format of messages on standard error: text for people, or one JSON object a line. By default "
-        "RFF_DIST_LOG in the environment, or text.",
-        None,
+        "RFF_DIST_LOG in the environment, or text."
     )
-    config: str | None = fields.option(
+    config: str | None = fields.optional(
         "TOML file with options by name, such as n_components = 512. Flags count more, and so does the "
         "environment: RFF_DIST_FIT_N_COMPONENTS is the variable of `n_components` of fit.",
-        None,
         unit="FILE",
     )
-    print_config: bool = fields.option(
-        "Only show what each option is and where it comes from, as a TOML file for `config`.", False
+    print_config: bool = fields.flag(
+        "Only show what each option is and where it comes from, as a TOML file for `config`."
     )
-    help_all: bool = fields.option("Show all options.", False)
+    help_all: bool = fields.flag("Show all options.")
 
 
 _SHARED = tuple(fields.options_of(Shown))
@@ -142,7 +140,7 @@ def command(
     A parameter is a spec, which brings its options; a spec and names of those that the command takes; or an
     option of the command's own, which its default declares.
 
-    `examples`: lines for the help.
+    `examples`: lines for the help, without the command's name, which they begin with.
     `group`: the group of commands that it belongs to.
     `name`: of the command; by default the function's.
     `progress`: whether its progress is shown for it.
@@ -164,7 +162,7 @@ def command(
         parsed.__doc__, parsed.command = function.__doc__, made  # type: ignore[attr-defined]
         parsed.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
         parsed.__annotations__ = {one.name: one.annotation for one in keywords}
-        lines = "\n".join(map(help.example, examples))
+        lines = "\n".join(help.example(title, words) for words in examples)
         app = App(name=called, version_flags=(), usage=help.usage(title, made.options), help_epilogue=lines)
         app.default(parsed)
         if group is not None:
@@ -257,7 +255,7 @@ def show(found: Document, command: str, *, as_json: bool) -> None:
         if as_json:
             messages.write_json({"command": command, **found.record})
         elif found.title:
-            out.print(terminal.to_rich(found, next=not settings.is_quiet()))
+            out.print(terminal.to_rich(found, next=not settings.quiet.get()))
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # The reader, such as `head`, closed the pipe (rich then raises SystemExit). Python would complain

@@ -94,7 +94,7 @@ class Fit:
         choice.check_environment()
         check_name(options.map, feature_options.DATASET_MAPS, "map")
         if self.loss is not None:
-            classification.check_loss(self.loss)
+            check_name(self.loss, classification.LOSS_NAMES, "loss")
             if options.solver == "pcg":
                 raise InvalidParameterError(
                     "`solver` is 'pcg', but a classifier needs the sums of Z'Z; leave it out"

@@ -253,8 +253,7 @@ def _linear(
     )
     peer = fits.Fit(options, None if fit.loss is None else "logistic", fit.class_weight)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what it warns of is not this model's
+        with warnings.catch_warnings(action="ignore"):  # what it warns of is not this model's
             if fit.loss is None or rows.by == "test":
                 linear = peer.run(data, engine=engine)
                 return {verdict.LINEAR: _predictions(rows, linear.model, linear.folds)}, ()

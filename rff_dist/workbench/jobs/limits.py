@@ -35,10 +35,9 @@ class Limits:
 
     panel: ClassVar[str] = "Where it runs"
 
-    timeout_minutes: fields.Positive | None = fields.option(
+    timeout_minutes: fields.Positive | None = fields.optional(
         "Minutes after which a job that is not done fails. A fit that by plan takes longer is refused before "
-        "it starts. By default there is no limit.",
-        None,
+        "it starts. By default there is no limit."
     )
     retries: fields.RowNumber = fields.option(
         "Number of times that a step is tried again, after an error that may be gone a minute later: a "

@@ -15,17 +15,15 @@ class Source:
 
     panel: ClassVar[str] = "Names in the data"
 
-    data: str = fields.option("Path or URL of the rows: a Zarr group.", argument=True, unit="DATA")
-    version: str | None = fields.option(
+    data: str = fields.argument("Path or URL of the rows: a Zarr group.", "DATA")
+    version: str | None = fields.optional(
         "For versioned data: a tag, or a version from `rff-dist data log`. The current version by default.",
-        None,
         unit="VERSION",
     )
     x: str = fields.option("Name of the array of inputs.", "X")
-    inputs: fields.Names | None = fields.option(
+    inputs: fields.Names | None = fields.optional(
         "Names of the variables of a grid that are inputs, coordinates such as lat and time among them. Each "
         "cell that has all of them is a row. A model that was trained on a grid knows them.",
-        None,
         unit="A,B,…",
     )
     missing_chunks: Literal["error", "fill"] = fields.option(
@@ -45,8 +43,8 @@ class Source:
 class WeightedSource(Source):
     """Where the rows are, and their weights."""
 
-    sample_weight: str | None = fields.option(
-        "Name of the array of sample weights. By default all rows weigh the same.", None
+    sample_weight: str | None = fields.optional(
+        "Name of the array of sample weights. By default all rows weigh the same."
     )
 
 
@@ -55,8 +53,8 @@ class SupervisedSource(WeightedSource):
     """Where rows with targets are."""
 
     y: str = fields.option("Name of the array of targets, or of labels.", "y")
-    target: str | None = fields.option(
-        "Name of the target of a grid, a variable or a label: another word for `y`.", None
+    target: str | None = fields.optional(
+        "Name of the target of a grid, a variable or a label: another word for `y`."
     )
 
     def __post_init__(self) -> None:
@@ -77,10 +75,9 @@ class TableOptions:
 
     reading: Reading
     encoding: Encoding
-    recipe: str | None = fields.option(
+    recipe: str | None = fields.optional(
         "Path or URL of a model or a dataset whose recipe makes the inputs, or of a .skops file with a "
         "fitted scikit-learn transformer. Nothing is then learned from the table.",
-        None,
         unit="PATH",
     )
 
@@ -96,14 +93,11 @@ class TableOptions:
 class Destination:
     """Where a model is published."""
 
-    model: str = fields.option(
-        "Path or URL where the model is published.", argument=True, unit="MODEL", writes=True
-    )
-    overwrite: bool = fields.option("Replace what is there, at the end of the job.", False)
-    register: bool = fields.option(
+    model: str = fields.argument("Path or URL where the model is published.", "MODEL", writes=True)
+    overwrite: bool = fields.flag("Replace what is there, at the end of the job.")
+    register: bool = fields.flag(
         "Publish the model as the next version of a registered model, whose folder `model` then is, such as "
-        "models/NAME. Versions are never replaced.",
-        False,
+        "models/NAME. Versions are never replaced."
     )
 
     def __post_init__(self) -> None:

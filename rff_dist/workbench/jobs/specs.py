@@ -35,14 +35,13 @@ class Train:
     compared: training.Compared
     folds: training.FoldOptions
     classes: training.Classes
-    test: str | None = fields.option(_TEST, None, unit="DATA")
+    test: str | None = fields.optional(_TEST, unit="DATA")
     statistics: bool = fields.option(
         "Keep the exact sums in the model. Without them it is smaller, and cannot be updated or merged.", True
     )
-    card: str | None = fields.option(
+    card: str | None = fields.optional(
         "TOML file with texts that are kept with the model, and shown on its page and model card: "
         "intended_use, limits (what it is not for) and data (where its rows come from).",
-        None,
         unit="TOML",
     )
 
@@ -80,30 +79,25 @@ class Clustering:
     """Cluster rows by k-means in features, write their labels, and publish the centres."""
 
     source: places.WeightedSource
-    output: str = fields.option(
-        "Path or URL where the labels are written: a Zarr group, with the array 'labels'.",
-        argument=True,
-        unit="OUT",
-        writes=True,
+    output: str = fields.argument(
+        "Path or URL where the labels are written: a Zarr group, with the array 'labels'.", "OUT", writes=True
     )
-    model: str | None = fields.option(
+    model: str | None = fields.optional(
         "Path or URL where the centres are published. Other rows can then be labelled later. By default they "
         "are not kept.",
-        None,
         unit="MODEL",
         writes=True,
     )
-    overwrite: bool = fields.option("Replace what is there, at the end of the job.", False)
+    overwrite: bool = fields.flag("Replace what is there, at the end of the job.")
     register: bool = fields.like(places.Destination, "register")
     lloyd: LloydOptions
-    labels: str | None = fields.option(
+    labels: str | None = fields.optional(
         "Name of an array of known labels to compare the clusters with, by the adjusted Rand index and "
-        "mutual information.",
-        None,
+        "mutual information."
     )
-    distances: bool = fields.option("Write each row's distances to all centres too, as 'distances'.", False)
-    principal: bool = fields.option(
-        "Write each row's kernel principal components too, `n_principal` of them, as 'principal'.", False
+    distances: bool = fields.flag("Write each row's distances to all centres too, as 'distances'.")
+    principal: bool = fields.flag(
+        "Write each row's kernel principal components too, `n_principal` of them, as 'principal'."
     )
     space: ClusterSpace
     card: str | None = fields.like(Train, "card")
@@ -119,47 +113,44 @@ class Clustering:
 class Predict:
     """Write a model's predictions or labels of every row of a dataset or a table, to Zarr, Parquet or CSV."""
 
-    model: str = fields.option(_MODEL, argument=True, unit="MODEL")
+    model: str = fields.argument(_MODEL, "MODEL")
     source: places.Source
-    output: str = fields.option(
+    output: str = fields.argument(
         "Path or URL of the Zarr group to write, with the array 'predictions' or 'labels'; of a grid a grid, "
         "with the variable 'prediction' or 'labels'. A name that ends in .parquet, .csv or .csv.gz writes a "
         "table. A stopped job goes on when it is repeated; from tables and into object stores it "
         "begins again.",
-        argument=True,
-        unit="OUT",
+        "OUT",
         writes=True,
     )
-    std: bool = fields.option(
+    std: bool = fields.flag(
         "Write standard deviations too, as 'standard_deviations', on a grid 'std', at the cost of a Cholesky "
-        "factorisation. For a regression.",
-        False,
+        "factorisation. For a regression."
     )
-    coverage: fields.Share | None = fields.option(
+    coverage: fields.Share | None = fields.optional(
         "Coverage of prediction intervals, such as 0.9. Writes their ends as 'lower' and 'upper': from "
         "cross-validated residuals if the model was fitted with `conformal`, else from the normal "
         "distribution. For a regression.",
-        None,
         unit="C",
     )
-    probabilities: bool = fields.option(
-        "Write the probabilities of all classes too, as 'probabilities'. For a classifier.", False
+    probabilities: bool = fields.flag(
+        "Write the probabilities of all classes too, as 'probabilities'. For a classifier."
     )
     distances: bool = fields.like(Clustering, "distances", more=" For clusters.")
-    principal: bool = fields.option(
-        "Write the principal components too, as 'principal'. For clusters that were found in them.", False
+    principal: bool = fields.flag(
+        "Write the principal components too, as 'principal'. For clusters that were found in them."
     )
-    overwrite: bool = fields.option("Replace an output that is there.", False)
+    overwrite: bool = fields.flag("Replace an output that is there.")
 
 
 @fields.group
 class Evaluate:
     """Measure a model's errors on a dataset: per target, per class, or clusters against labels."""
 
-    model: str = fields.option(_MODEL, argument=True, unit="MODEL")
+    model: str = fields.argument(_MODEL, "MODEL")
     source: places.SupervisedSource
-    std: bool = fields.option(
-        "Judge the standard deviations too, by NLPD and how often intervals cover. For a regression.", False
+    std: bool = fields.flag(
+        "Judge the standard deviations too, by NLPD and how often intervals cover. For a regression."
     )
 
 
@@ -167,17 +158,15 @@ class Evaluate:
 class Update:
     """Add the rows that were appended since a model was trained, exactly, unless that makes it worse."""
 
-    model: str = fields.option(
+    model: str = fields.argument(
         "Path or URL of a model with its statistics, which is replaced, or of a registered model, "
         "models/NAME, whose next version is published.",
-        argument=True,
-        unit="MODEL",
+        "MODEL",
     )
     source: places.SupervisedSource
-    test: str | None = fields.option(
+    test: str | None = fields.optional(
         "Path or URL of test data for the comparison of the champion, the current model, with the "
         "challenger, the updated one. By default the newest rows of the champion are held out of both.",
-        None,
         unit="DATA",
     )
     tolerance: fields.NonNegative = fields.option(
@@ -189,25 +178,22 @@ class Update:
     level: fields.Probability = fields.option(
         "Probability of a drift alarm if the new rows have not drifted.", 0.05, unit="P"
     )
-    backfill: fields.RowNumber | None = fields.option(
+    backfill: fields.RowNumber | None = fields.optional(
         "Number of the first row from which refused rows are judged again. By default they are passed over.",
-        None,
         unit="ROW",
     )
-    window: str | None = fields.option(
+    window: str | None = fields.optional(
         "Rows of versioned data that the model holds. 12: those of the last 12 loads. 30d: those of the last "
         "30 days before the newest load. all: every row. By default as before.",
-        None,
         unit="12|30d|all",
     )
-    half_life: str | None = fields.option(
+    half_life: str | None = fields.optional(
         "Time in which the weight of rows of versioned data halves. 12: spans of 12 loads. 30d: spans of 30 "
         "days, by when rows were loaded. none: weights do not fade. By default as before.",
-        None,
         unit="12|30d|none",
     )
-    force: bool = fields.option("Publish the challenger even if it is worse than `tolerance` allows.", False)
-    dry_run: bool = fields.option("Only say what would be done, and write nothing.", False)
+    force: bool = fields.flag("Publish the challenger even if it is worse than `tolerance` allows.")
+    dry_run: bool = fields.flag("Only say what would be done, and write nothing.")
 
     def __post_init__(self) -> None:
         if self.window is not None or self.half_life is not None:
@@ -221,11 +207,11 @@ class Update:
 class Forget:
     """Delete rows of a versioned dataset, take them out of models, and remove the earlier versions."""
 
-    data: str = fields.option("Path or URL of a versioned dataset.", argument=True, unit="DATA")
+    data: str = fields.argument("Path or URL of a versioned dataset.", "DATA")
     rows: str = fields.option(
         "Path of a file with the numbers of the rows, from 0, or their ids.", unit="FILE"
     )
-    id: bool = fields.option("The file has ids of rows, in a column 'id'.", False)
+    id: bool = fields.flag("The file has ids of rows, in a column 'id'.")
     models: list[str] = fields.option(
         "Path or URL of a regression, or a registered model, that was trained on the data. May be repeated.",
         [],
@@ -233,23 +219,20 @@ class Forget:
     days: fields.NonNegative = fields.option(
         "Number of days for which earlier versions stay readable, and hold the rows.", 0.0, unit="DAYS"
     )
-    tags: bool = fields.option("Remove tagged versions too.", False)
-    keep_order: bool = fields.option(
+    tags: bool = fields.flag("Remove tagged versions too.")
+    keep_order: bool = fields.flag(
         "Keep the order of the rows: later ones move up. By default the last rows fill the gaps, which "
-        "changes fewer chunks.",
-        False,
+        "changes fewer chunks."
     )
-    message: str | None = fields.option("Reason, which is kept with the version.", None, unit="TEXT")
+    message: str | None = fields.optional("Reason, which is kept with the version.", unit="TEXT")
 
 
 @fields.group
 class Refit:
     """Train on other rows with the features, offsets, grids and choice of alpha of a given model."""
 
-    like: str = fields.option(
-        "Path or URL of a regression with its statistics, or of a registered model, to train alike.",
-        argument=True,
-        unit="MODEL",
+    like: str = fields.argument(
+        "Path or URL of a regression with its statistics, or of a registered model, to train alike.", "MODEL"
     )
     source: places.SupervisedSource
     destination: places.Destination
@@ -266,10 +249,9 @@ class MergeOutput(places.Destination):
 class Merge:
     """Merge models of one spec that were trained apart, on different rows, into one model."""
 
-    models: list[str] = fields.option(
+    models: list[str] = fields.argument(
         "Paths or URLs of regressions with their statistics. The first one says how alpha is chosen.",
-        argument=True,
-        unit="MODEL …",
+        "MODEL …",
     )
     destination: MergeOutput
 
@@ -278,81 +260,74 @@ class Merge:
 class Ingest:
     """Turn files or a query into a dataset, or append their rows to one."""
 
-    sources: list[str] = fields.option(
+    sources: list[str] = fields.argument(
         "Files, patterns such as incoming/*.parquet, folders of Parquet files, Zarr groups of columns, or a "
         "table of Delta Lake (its folder) or Iceberg (iceberg://CATALOG/NAMESPACE.TABLE). Files are .csv, "
         ".tsv and .jsonl, also compressed, .parquet, .arrow, .feather, .xlsx (sales.xlsx#May is its sheet "
         "May), .npy and .npz, on disk or in an object store. Arrays of one axis, such as y.npy next to "
         "X.npy, are columns.",
+        "SOURCE",
         [],
-        argument=True,
-        unit="SOURCE",
     )
-    data: str = fields.option(
-        "Path or URL of the dataset to write, or to append rows to.", argument=True, unit="OUT", writes=True
+    data: str = fields.argument(
+        "Path or URL of the dataset to write, or to append rows to.", "OUT", writes=True
     )
-    targets: fields.Names | None = fields.option(
-        "Columns to predict. A dataset that rows are appended to knows its own columns by name.", None
+    targets: fields.Names | None = fields.optional(
+        "Columns to predict. A dataset that rows are appended to knows its own columns by name."
     )
-    weight: str | None = fields.option("Column of sample weights.", None)
-    groups: str | None = fields.option("Column of groups. Rows of one group are held out together.", None)
-    columns: fields.Names | None = fields.option(
-        "Columns of X, in this order. By default all columns without another role.", None, unit="A,B,…"
+    weight: str | None = fields.optional("Column of sample weights.")
+    groups: str | None = fields.optional("Column of groups. Rows of one group are held out together.")
+    columns: fields.Names | None = fields.optional(
+        "Columns of X, in this order. By default all columns without another role.", unit="A,B,…"
     )
-    drop: fields.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
-    id: str | None = fields.option(
-        "Column of ids of the rows, integers or text, which are written next to predictions.", None
+    drop: fields.Names | None = fields.optional("Columns to leave out.", unit="A,B,…")
+    id: str | None = fields.optional(
+        "Column of ids of the rows, integers or text, which are written next to predictions."
     )
     tables: places.TableOptions
-    holdout: fields.Share | None = fields.option(
+    holdout: fields.Share | None = fields.optional(
         "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr next to "
         "data.zarr. Rows of one group stay together.",
-        None,
         unit="10%",
     )
-    holdout_by: str | None = fields.option(
+    holdout_by: str | None = fields.optional(
         "Column of dates or numbers. The rows of its largest values are held out, so that no row to train on "
         "is later than a row to test on. By default rows are held out at random, or by groups.",
-        None,
         unit="COLUMN",
     )
-    test: str | None = fields.option(
-        "Path or URL of the dataset of rows that are held out, if it is to be another one.", None, writes=True
+    test: str | None = fields.optional(
+        "Path or URL of the dataset of rows that are held out, if it is to be another one.", writes=True
     )
     seed: fields.Seed = fields.option("Seed of the choice of rows that are held out.", 0)
-    append: bool = fields.option(
+    append: bool = fields.flag(
         "Append the rows of files that were not ingested before, or follow what changed in a Delta or "
-        "Iceberg table: rows are added, replaced and deleted. A dataset that is not there is created.",
-        False,
+        "Iceberg table: rows are added, replaced and deleted. A dataset that is not there is created."
     )
-    sql: str | None = fields.option(
+    sql: str | None = fields.optional(
         "Query whose rows are ingested instead of files: its text, or env:NAME or file:PATH where to read "
         "it, since other users of the machine can see options. :n_ingested in it stands for the number of "
         "its rows that the dataset has already: SELECT … ORDER BY id LIMIT 1000000 OFFSET :n_ingested.",
-        None,
         unit="QUERY",
     )
-    connection: str | None = fields.option(
+    connection: str | None = fields.optional(
         "URL of the database, as SQLAlchemy writes it, or env:NAME or file:PATH where to read it. By default "
         "RFF_DIST_SQL in the environment.",
-        None,
         unit="URL",
     )
-    dtype: Literal["float32", "float64"] | None = fields.option(
-        "Type of X's numbers. By default the smaller one that keeps all digits.", None, unit="float32|float64"
+    dtype: Literal["float32", "float64"] | None = fields.optional(
+        "Type of X's numbers. By default the smaller one that keeps all digits.", unit="float32|float64"
     )
     on_nan: Literal["error", "drop"] = fields.option(
         "Effect of a row with a missing or infinite value. error: it stops the job. drop: it is left out.",
         "error",
     )
-    chunk_rows: fields.Count | None = fields.option(
-        "Number of rows of a chunk, in a new dataset. By default chosen by size.", None, unit="ROWS"
+    chunk_rows: fields.Count | None = fields.optional(
+        "Number of rows of a chunk, in a new dataset. By default chosen by size.", unit="ROWS"
     )
-    overwrite: bool = fields.option("Replace a dataset that is there.", False)
-    plain: bool = fields.option(
+    overwrite: bool = fields.flag("Replace a dataset that is there.")
+    plain: bool = fields.flag(
         "Create the dataset as plain Zarr, which every program for Zarr can read. It keeps no versions, and "
-        "rows cannot be appended later.",
-        False,
+        "rows cannot be appended later."
     )
     message: str | None = fields.like(Forget, "message")
 
@@ -384,10 +359,9 @@ class Ingest:
 class Split:
     """Split a dataset into one to train on and one to test on, next to it."""
 
-    data: str = fields.option(
+    data: str = fields.argument(
         "Path or URL of the rows: a Zarr group. data.zarr is split into data-train.zarr and data-test.zarr.",
-        argument=True,
-        unit="DATA",
+        "DATA",
     )
     version: str | None = fields.like(places.Source, "version")
     holdout: fields.Share = fields.option("Share of the rows to test on.", 0.2, unit="20%")
@@ -397,11 +371,11 @@ class Split:
         "random",
     )
     groups: str = fields.option("Name of the array of groups.", "groups")
-    time: str | None = fields.option(
-        "Name of the column of X that holds the time. By default the rows are in the order of time.", None
+    time: str | None = fields.optional(
+        "Name of the column of X that holds the time. By default the rows are in the order of time."
     )
     seed: fields.Seed = fields.option("Seed of the choice of rows.", 0)
-    overwrite: bool = fields.option("Replace datasets that are there.", False)
+    overwrite: bool = fields.flag("Replace datasets that are there.")
 
     def __post_init__(self) -> None:
         if self.time is not None and self.by != "time":
@@ -429,12 +403,12 @@ class AutoTables(places.TableOptions):
 class Auto:
     """Turn a table into a registered model, tested on rows that it was not trained on."""
 
-    sources: list[str] = fields.option(
-        "Table to learn from: files, patterns or folders, as for ingest.", argument=True, unit="TABLE"
+    sources: list[str] = fields.argument(
+        "Table to learn from: files, patterns or folders, as for ingest.", "TABLE"
     )
     target: str = fields.option("Column to predict.")
-    into: str | None = fields.option(
-        "Folder for data and model. By default it is named after the table.", None, unit="FOLDER", writes=True
+    into: str | None = fields.optional(
+        "Folder for data and model. By default it is named after the table.", unit="FOLDER", writes=True
     )
     task: Literal["auto", "regression", "classification"] = fields.option(
         "Kind of model. auto: classification if the target is text, boolean or has two whole values, else "
@@ -443,13 +417,12 @@ class Auto:
     )
     holdout: fields.Share = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
     holdout_by: str | None = fields.like(Ingest, "holdout_by")
-    groups: str | None = fields.option(
-        "Column of groups. Rows of one group stay together in a fold and, without `holdout_by`, in a part.",
-        None,
+    groups: str | None = fields.optional(
+        "Column of groups. Rows of one group stay together in a fold and, without `holdout_by`, in a part."
     )
-    weight: str | None = fields.option("Column of sample weights.", None)
-    id: str | None = fields.option("Column of ids of the rows.", None)
-    drop: fields.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
+    weight: str | None = fields.optional("Column of sample weights.")
+    id: str | None = fields.optional("Column of ids of the rows.")
+    drop: fields.Names | None = fields.optional("Columns to leave out.", unit="A,B,…")
     tables: AutoTables
     n_components: Literal["auto"] | fields.Count = fields.option(
         "Number of features, D. auto: by the number of rows and the memory.", "auto", unit="auto|D"
@@ -458,8 +431,7 @@ class Auto:
     time_limit: float | None = fields.like(RidgeOptions, "time_limit")
     seed: int = fields.like(RidgeOptions, "seed")
     card: str | None = fields.like(Train, "card")
-    overwrite: bool = fields.option(
+    overwrite: bool = fields.flag(
         "Replace data of other files. What an earlier run ingested from the same files is used again, or "
-        "ingested again if options differ. The model becomes the next version in any case.",
-        False,
+        "ingested again if options differ. The model becomes the next version in any case."
     )

@@ -55,16 +55,15 @@ def table_rows(
             f"`version` is {job.source.version!r}, but {redact(url)} is a table, which keeps no versions; "
             "leave it out"
         )
-    recipe = card.get(recipes.RECIPE)
+    recipe = recipes.recipe_of(card)
     if recipe is None:
         raise DataError(
             f"{redact(url)} is a table, but {redact(job.model)} has no recipe to read it with, since it was "
             "not trained on an ingested table; expected a Zarr dataset. Ingest the table first"
         )
-    known = recipes.Recipe.from_dict(recipe)
     try:
         how = writing.Writing(observer=observer)
-        ingest.ingest(url, staged.url, roles, how, ingest.Preparing(reading=known.reading, recipe=known))
+        ingest.ingest(url, staged.url, roles, how, ingest.Preparing(reading=recipe.reading, recipe=recipe))
         yield staged.url
     finally:
         output_places.discard(staged)

@@ -37,14 +37,13 @@ class Compared:
 
     panel: ClassVar[str] = feature_options.KernelFeatures.panel
 
-    kernels: Kernels | None = fields.option(
-        "Kernels to compare on all rows, instead of one, each one of those of `kernel`.", None, unit="K1,K2,…"
+    kernels: Kernels | None = fields.optional(
+        "Kernels to compare on all rows, instead of one, each one of those of `kernel`.", unit="K1,K2,…"
     )
-    length_scales: LengthScales | None = fields.option(
+    length_scales: LengthScales | None = fields.optional(
         "Length scales to try with each kernel that has one length scale: numbers, lists with one number for "
         "each column, multiples of the median distance between rows such as 0.5x, or evidence. By default "
         "0.25x, 0.5x, 1x, 2x and 4x.",
-        None,
         unit="L1,L2,…",
     )
 
@@ -89,26 +88,22 @@ class FoldOptions:
 
     panel: ClassVar[str] = "Regression"
 
-    n_folds: FoldCount | None = fields.option(
+    n_folds: FoldCount | None = fields.optional(
         "Number of folds of cross-validation, which share one pass. By default 5; 10 below 200 rows; 3 from "
-        "2,049 rows on, or if memory does not hold their sums.",
-        None,
+        "2,049 rows on, or if memory does not hold their sums."
     )
-    groups: str | None = fields.option(
+    groups: str | None = fields.optional(
         "Name of an array of groups, such as patient, site or day. Rows of one group are in one fold. By "
-        "default there are no groups.",
-        None,
+        "default there are no groups."
     )
-    time: bool = fields.option(
+    time: bool = fields.flag(
         "Take the rows as ordered by time: each fold is predicted from those before it. A grid needs a "
-        "dimension with times.",
-        False,
+        "dimension with times."
     )
 
-    group_by_block: fields.Names | None = fields.option(
+    group_by_block: fields.Names | None = fields.optional(
         "Sizes of blocks of a grid, in the units of coordinates or in days. Cells of one block are in one "
         "fold, as are rows of a group.",
-        None,
         unit="lat=2,lon=2",
     )
 
@@ -153,19 +148,15 @@ class Classes:
 
     panel: ClassVar[str] = "Classification"
 
-    classify: bool = fields.option(
-        "Train a classifier: y holds labels, which are text or whole numbers.", False
-    )
-    loss: Literal["squared", "logistic", "squared_hinge"] | None = fields.option(
+    classify: bool = fields.flag("Train a classifier: y holds labels, which are text or whole numbers.")
+    loss: Literal["squared", "logistic", "squared_hinge"] | None = fields.optional(
         "Loss of a classifier. squared (the default): ridge regression on targets -1 and +1, in one pass. "
         "logistic, and squared_hinge (a kernel support vector machine, without probabilities): 10 to 30 "
-        "cheap passes more.",
-        None,
+        "cheap passes more."
     )
-    class_weight: Literal["balanced"] | None = fields.option(
+    class_weight: Literal["balanced"] | None = fields.optional(
         "Weights of a classifier's classes. balanced: all classes weigh the same. By default a class weighs "
-        "as much as its rows.",
-        None,
+        "as much as its rows."
     )
 
     def __post_init__(self) -> None:

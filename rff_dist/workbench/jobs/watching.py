@@ -6,12 +6,12 @@ From here the log, traces and lineage are told.
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Concatenate, cast
 
-from rff_dist import errors
+from rff_dist import contexts, errors
 from rff_dist.engines import tracing
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import lineage
@@ -41,35 +41,27 @@ def watched[S, **P, R](job: Callable[Concatenate[S, P], R]) -> Callable[Concaten
     return cast("Callable[Concatenate[S, P], R]", run)
 
 
-@contextmanager
-def part_of(parent: lineage.Parent) -> Iterator[None]:
+def part_of(parent: lineage.Parent) -> AbstractContextManager[None]:
     """Tell lineage that the jobs of the context belong to a run of an orchestrator."""
-    token = _parent.set(parent)
-    try:
-        yield
-    finally:
-        _parent.reset(token)
+    return contexts.setting(_parent, parent)
 
 
 @contextmanager
 def _telling(name: str, spec: Any) -> Iterator[None]:
     """Tell the log and lineage of a job's start and its end."""
     start, events = time.perf_counter(), lineage.events_of(name, spec, _parent.get())
-    token = _events.set(events)
-    _log("job started", name)
-    try:
-        yield
-    except BaseException as error:
-        _log("job failed", name, kind=errors.kind_of(error), seconds=time.perf_counter() - start)
-        if events is not None:
-            events.end(error)
-        raise
-    else:
+    with contexts.setting(_events, events):
+        _log("job started", name)
+        try:
+            yield
+        except BaseException as error:
+            _log("job failed", name, kind=errors.kind_of(error), seconds=time.perf_counter() - start)
+            if events is not None:
+                events.end(error)
+            raise
         _log("job finished", name, seconds=time.perf_counter() - start)
         if events is not None:
             events.end()
-    finally:
-        _events.reset(token)
 
 
 def _log(event: str, name: str, **members: Any) -> None:

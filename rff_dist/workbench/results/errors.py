@@ -1,7 +1,5 @@
 """What is said of a stored model's errors on data: by target, by class, or of clusters against labels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

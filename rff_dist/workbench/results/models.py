@@ -1,9 +1,7 @@
 """What is said of a regression or a classifier: how it was chosen, its errors, and the candidates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,20 +10,18 @@ from rff_dist import fields
 from rff_dist.data import folding
 from rff_dist.features import kinds, maps, nystrom
 from rff_dist.products import choice
-from rff_dist.ridge import describe, models, solve
+from rff_dist.ridge import describe, fit, models, solve
 from rff_dist.selection import cross_validation, grids
 from rff_dist.storage import records
 from rff_dist.text import errors_words, number, plus_minus, some
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import verdict
+from rff_dist.workbench.jobs import specs, train, verdict
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
 from rff_dist.workbench.results.words import Alert, Facts, Table
 
-if TYPE_CHECKING:
-    from rff_dist.ridge import fit
-    from rff_dist.workbench.jobs import specs, train
-
+#: Titles of the errors of a regression's targets on rows.
+ERRORS = {"rmse": "RMSE", "mae": "MAE", "bias": "bias", "r2": "R²"}
 FLATTERED = 1.05  # what errors of whole groups are of those of random folds, and worth a warning
 CHOSEN_BY = {
     "given": "as given",
@@ -217,10 +213,9 @@ def group_parts(metrics: Mapping[str, Any] | None, targets: Sequence[str] | None
 
 def errors_table(metrics: Mapping[str, Any], model: models.RidgeModel) -> Table:
     """Return a regression's errors on all test rows, a row per target."""
-    names = ("rmse", "mae", "bias", "r2")
-    rows = list(zip(target_names(model), *(metrics[name] for name in names), strict=True))
+    rows = list(zip(target_names(model), *(metrics[name] for name in ERRORS), strict=True))
     caption = f"errors on {metrics['n_samples']:,} rows of {metrics['test_data']}"
-    return Table(caption, ("target", "RMSE", "MAE", "bias", "R²"), rows)
+    return Table(caption, ("target", *ERRORS.values()), rows)
 
 
 def estimate_facts(card: Mapping[str, Any]) -> Facts:

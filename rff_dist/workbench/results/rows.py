@@ -1,10 +1,8 @@
 """What is said of datasets: how they were made, changed and split, and what was predicted for their rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rff_dist import fields
 from rff_dist.data import sources as row_sources
@@ -12,13 +10,10 @@ from rff_dist.recipes import recipes
 from rff_dist.storage import datasets
 from rff_dist.text import some
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import ingest, specs
+from rff_dist.workbench.jobs import ingest, predict, specs, split
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Heading, Paragraph, Part
 from rff_dist.workbench.tables.ingest import PARTS, Ingested
-
-if TYPE_CHECKING:
-    from rff_dist.workbench.jobs import predict, split
 
 
 def appended_document(record: Summary) -> Document:

@@ -73,10 +73,9 @@ def _drift_words(drift: Mapping[str, Any]) -> str:
 
 def errors_table(record: Mapping[str, Any], champion: RidgeModel) -> words.Table:
     """Return the champion's errors on new rows, and those of champion and challenger on held-out rows."""
-    names = ("rmse", "mae", "bias", "r2")
-    columns = [*(record["progressive"][name] for name in names), *map(record["gate"].get, _MODELS)]
+    columns = [*map(record["progressive"].get, models.ERRORS), *map(record["gate"].get, _MODELS)]
     caption = f"errors on the new rows before they were added, and RMSE on {record['gate']['held_out']}"
-    header = ("target", "RMSE", "MAE", "bias", "R²", *_MODELS)
+    header = ("target", *models.ERRORS.values(), *_MODELS)
     return words.Table(caption, header, list(zip(models.target_names(champion), *columns, strict=True)))
 
 

@@ -18,11 +18,11 @@ from pyarrow import ipc, json
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import tables
-from rff_dist.storage import datasets, locations
+from rff_dist.storage import datasets
 from rff_dist.workbench.tables.roles import Roles
 
 #: RuntimeError is for compression and encryption that zipfile does not know. NumPy reads headers as Python.
-_DAMAGED = (BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, SyntaxError, TokenError)
+_DAMAGED = (BadZipFile, zlib.error, ValueError, RuntimeError, SyntaxError, TokenError)
 
 
 def array_table(paths: Sequence[Path]) -> tables.Table:
@@ -67,12 +67,8 @@ def has_one_axis(path: Path) -> bool:
 
 
 def _mapped(path: Path) -> np.ndarray:
-    try:
+    with tables.opening(path, "an array of numbers", *_DAMAGED):
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _DAMAGED as error:
-        raise StorageError(
-            f"{path} cannot be read as an array of numbers: {locations.explain(error)}"
-        ) from error
     return array
 
 
@@ -178,7 +174,7 @@ def read_npz(path: Path, roles: Roles) -> tuple[int, Iterator[tuple[tables.RowAr
 
 
 def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    with _reading(path, f"array {name!r} of ") as archive, archive.open(f"{name}.npy") as file:
+    with _reading(path, f", array {name!r}") as archive, archive.open(f"{name}.npy") as file:
         shape, fortran, dtype = _read_array_header(file)
     if dtype.kind not in ("biufU" if text else "biuf") or not shape or (fortran and len(shape) > 1):
         order = " in Fortran order" if fortran else ""
@@ -191,7 +187,7 @@ def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], 
 
 def _npz_rows(path: Path, name: str, rows: int) -> Iterator[np.ndarray]:
     """Yield rows of one array of the archive, decompressed as they are read; NumPy would load it whole."""
-    with _reading(path, f"array {name!r} of ") as archive, archive.open(f"{name}.npy") as file:
+    with _reading(path, f", array {name!r}") as archive, archive.open(f"{name}.npy") as file:
         shape, _, dtype = _read_array_header(file)
         row_bytes = math.prod(shape[1:]) * dtype.itemsize
         for start in range(0, max(1, shape[0]), rows):
@@ -216,13 +212,8 @@ def _read_array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
 @contextmanager
 def _reading(path: Path, what: str = "") -> Iterator[ZipFile]:
     """Open an archive; raise StorageError if it, or `what` of it, is damaged."""
-    try:
-        with ZipFile(path) as archive:
-            yield archive
-    except _DAMAGED as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(f"{what}{path} cannot be read as .npz: {locations.explain(error)}") from error
+    with tables.opening(path, f".npz{what}", *_DAMAGED), ZipFile(path) as archive:
+        yield archive
 
 
 # -- parquet, Arrow (with Feather) and JSON lines as tables ----------------------------------------

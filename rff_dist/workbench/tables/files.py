@@ -92,8 +92,7 @@ def fetch(file: File) -> Iterator[Path]:
             import obstore
 
             above, name = documents.store_above(file.location, read_only=True)
-            for piece in obstore.get(above.store, name).stream():
-                stream.write(piece)
+            stream.writelines(obstore.get(above.store, name).stream())
         yield path
 
 
