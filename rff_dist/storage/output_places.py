@@ -37,6 +37,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.core.sync import sync
 
+from rff_dist.contexts import setting
 from rff_dist.errors import OutputBusyError, OutputExistsError, StorageError
 from rff_dist.storage import documents, locations, repositories
 from rff_dist.text import redact
@@ -502,12 +503,9 @@ def hold(location: PathLike | locations.Location, *, holder: str) -> Iterator[No
     if place.url in _held.get():
         yield
         return
-    with _locked(place, redact(holder)) if place.is_local else nullcontext(_Watch(place)) as held:
-        token = _held.set({**_held.get(), place.url: held})
-        try:
-            yield
-        finally:
-            _held.reset(token)
+    holding = _locked(place, redact(holder)) if place.is_local else nullcontext(_Watch(place))
+    with holding as held, setting(_held, {**_held.get(), place.url: held}):
+        yield
 
 
 def check_held(location: locations.Location) -> None:

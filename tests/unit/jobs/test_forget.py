@@ -116,7 +116,7 @@ def test_no_byte_of_data_models_ledgers_and_pages_tells_of_who_was_forgotten(tmp
     for place in (("out/models/price", "--register"), ("out/model",)):
         document("fit", "out/data.zarr", *place, *PLAIN, *SMALL, "--serial")
     shutil.copytree("out/model", "unnamed")  # which still holds the rows, but no name
-    sum_up(Path("out"), SerialEngine(1), n_components=16)
+    sum_up(Path("out"), SerialEngine(1))
     assert {secret for secret, _ in found_in("out")} == set(SECRETS)
     assert {secret for secret, _ in found_in("unnamed")}.isdisjoint(SECRETS[:3])
     models = ("--models", "out/models/price", "--models", "out/model")
