@@ -321,10 +321,11 @@ class RegisteredModel:
 
     def _refuse_others(self) -> None:
         """Raise OutputExistsError if the folder holds neither a registered model nor the beginning of one."""
-        if not locations.exists(self.location) or output_places.holds_versions(self.location):
+        if not locations.exists(self.location):
             return
+        # one look: between two of them the first of other publishers may make its version the current one
         names = {name for name in locations.list_names(self.location) if not name.startswith(".")}
-        if names - {"versions"}:
+        if locations.POINTER_FILE not in names and names - {"versions"}:
             raise errors.OutputExistsError(
                 f"{self.location} holds something else than versions of a registered model; choose another "
                 "name, or publish without register=True"

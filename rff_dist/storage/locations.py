@@ -63,7 +63,8 @@ RETRIED_S = 60
 _GIVEN_UP = timedelta(days=1)  # after which a writer that has written nothing more counts as dead
 _LATE_S = 10  # at most this long a process waits at its end for threads of Icechunk and obstore
 
-# `memory://name` promises one dataset per name and process, which needs one table per process.
+# `memory://name` promises one dataset per name and process, which needs one table per process. Other threads
+# may change it at any time, so loops go through a copy of its names.
 MEMORY: dict[str, MemoryStore] = {}
 
 
@@ -158,14 +159,14 @@ def open_store(location: Location, *, read_only: bool) -> Store:
     if location.scheme == "file":
         return LocalStore(location.path, read_only=read_only)
     if location.scheme == "memory":
-        if location.path not in MEMORY:
-            if read_only:
-                raise StorageError(
-                    f"{location} is not in this process, whose stores in memory are {_names_in_memory()}; "
-                    "a store in memory lives in the process that wrote it. Write to a path to share it"
-                )
-            MEMORY[location.path] = MemoryStore()
-        return MEMORY[location.path].with_read_only(read_only)
+        # `setdefault`: of two threads that write to one place none gets a store that no other sees
+        found = MEMORY.get(location.path) if read_only else MEMORY.setdefault(location.path, MemoryStore())
+        if found is None:
+            raise StorageError(
+                f"{location} is not in this process, whose stores in memory are {_names_in_memory()}; "
+                "a store in memory lives in the process that wrote it. Write to a path to share it"
+            )
+        return found.with_read_only(read_only)
     if location.scheme == ICEBERG:
         raise StorageError(f"{location} is a table of a catalog, not a place for Zarr; ingest it first")
     if not read_only and location.scheme in READ_ONLY_SCHEMES:
@@ -287,7 +288,7 @@ def list_names(location: Location) -> list[str]:
     names: set[str] = set()
     if location.scheme == "memory":
         start = f"{location.path}/" if location.path else ""
-        names = {name.removeprefix(start).partition("/")[0] for name in MEMORY if name.startswith(start)}
+        names = {name.removeprefix(start).partition("/")[0] for name in [*MEMORY] if name.startswith(start)}
         if location.path not in MEMORY:
             return sorted(names)
     store = open_store(location, read_only=True)
@@ -352,7 +353,7 @@ def _list_objects(location: Location) -> list[Any]:
 
 def _names_in_memory() -> list[str]:
     """Return the names that users gave: no parts of records, nothing hidden or unfinished."""
-    names = (name for name in MEMORY if not any(str(parent) in MEMORY for parent in Path(name).parents))
+    names = (name for name in [*MEMORY] if not any(str(parent) in MEMORY for parent in Path(name).parents))
     return sorted(name for name in names if not name.startswith(".") and ".partial-" not in name)
 
 

@@ -413,8 +413,9 @@ def discard(location: locations.Location) -> None:
         # Another process may be removing the same leftovers.
         shutil.rmtree(location.path, ignore_errors=True)
     elif location.scheme == "memory":
-        for name in [n for n in locations.MEMORY if n == location.path or n.startswith(location.path + "/")]:
-            del locations.MEMORY[name]
+        for name in [*locations.MEMORY]:
+            if name == location.path or name.startswith(location.path + "/"):
+                locations.MEMORY.pop(name, None)
     else:
         try:
             store = locations.open_store(location, read_only=False)

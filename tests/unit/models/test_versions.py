@@ -22,6 +22,7 @@ from rff_dist.errors import (
     VersionError,
 )
 from rff_dist.models.versions import RegisteredModel, Registry, code_version
+from rff_dist.storage import locations
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import Pointer, read_pointer, read_record, swap_pointer, write_record
 from tests.bits import flipped
@@ -343,6 +344,19 @@ def test_publishers_at_once_get_a_number_each_and_no_promotion_is_lost(url):
     }
     pointer = RegisteredModel(url).pointer()
     assert sorted([*pointer.previous, pointer.number]) == list(range(1, 7))
+
+
+def test_a_first_version_that_becomes_current_meanwhile_is_no_stranger(tmp_path, monkeypatch):
+    url, real = str(tmp_path / "m"), locations.list_names
+    publish(url, 1, promote=False)
+
+    def list_later(location):
+        if RegisteredModel(url).pointer() is None:
+            RegisteredModel(url).promote(1)
+        return real(location)
+
+    monkeypatch.setattr(locations, "list_names", list_later)
+    assert publish(url, 2).number == 2
 
 
 def test_a_pointer_that_was_changed_meanwhile_is_not_replaced(url):
