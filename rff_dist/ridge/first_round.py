@@ -171,7 +171,11 @@ class _FirstRound:
         return self._best_first(tries)
 
     def _try_dense(self, candidates: Sequence[Candidate], sample: samples.FoldSample) -> list[_Try]:
-        """Cross-validate candidates, with other multiples of the median only if it errs little itself."""
+        """Cross-validate candidates, first those with tuned length scales and with the median itself.
+
+        Its other multiples follow for kernels that err at most `NEAR` times the best with the median. If no
+        candidate is tuned, all are tried at once.
+        """
         tuned = any(candidate.length_scale == "evidence" for candidate in candidates)
         multiples = [c for c in candidates if tuned and isinstance(c.length_scale, TimesMedian)]
         later = [candidate for candidate in multiples if candidate.length_scale != TimesMedian(1.0)]

@@ -365,14 +365,15 @@ def _check_line(repository: Any, parent: Any, before: str | None, location: loca
 
     `before`: the snapshot that it was made of; None if another program wrote it.
     """
-    if parent is not None:
-        if before in (None, parent.id):
+    if parent is None:
+        raise _damaged(location, "its versions")
+    if before in (None, parent.id):
+        return
+    try:
+        repository.lookup_snapshot(before)
+    except _icechunk().IcechunkError:
+        if parent.parent_id is None:  # Once `before` has expired, the empty first snapshot is the parent.
             return
-        try:
-            repository.lookup_snapshot(before)
-        except _icechunk().IcechunkError:
-            if parent.parent_id is None:  # Once `before` has expired, the empty first snapshot is the parent.
-                return
     raise _damaged(location, "its versions")
 
 
