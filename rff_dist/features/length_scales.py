@@ -89,7 +89,7 @@ def median_distance(points: FloatArray, kernel: stationary.Stationary) -> float 
 #
 # Searches end in local maxima, so that short ones, with the kernel itself on few rows, choose where to climb.
 # The end is polished with features of all rows: a kernel of huge length scales and a tiny α can be best, but
-# no Fourier features follow it.
+# no Fourier features follow it. For Nyström features the kernel itself polishes it, on fewer rows.
 
 
 TUNING_ROWS = 4000  # rows of the seeded sample whose evidence gives the length scales
@@ -374,8 +374,8 @@ class EvidenceSearch:
       ones.
     `n_samples`: the most rows of a dataset that are used.
     `n_components`: number of features that polish the length scales; even.
-    `exact_up_to`: up to so many rows the length scales are not polished: for Nyström features, which follow
-      the kernel itself.
+    `exact_rows`: if above 0, the kernel itself polishes the length scales, on up to so many rows: for Nyström
+      features, which follow it. 0: Fourier features of all rows do.
     `n_starts`: number of short searches, one per CPU at the same time; by default 2, or 12 from 16 columns
       on. The first starts at the median distance between rows, the second at √n_features times that, the
       others at random multiples of it.
@@ -386,7 +386,7 @@ class EvidenceSearch:
     n_samples: int = TUNING_ROWS
     n_components: int = 256
     n_starts: int | None = None
-    exact_up_to: int = 0
+    exact_rows: int = 0
 
     def __post_init__(self) -> None:
         for name in ("n_samples", "n_components", "n_starts"):
@@ -403,8 +403,10 @@ class EvidenceSearch:
         """Return about how many operations a search takes; to a factor of two."""
         short, climbed = START_ROWS**3 * START_STEPS * self.starts(n_features), 40 * CLIMBED_ROWS**3
         used = min(n_samples, self.n_samples)
-        polished = 30 * 4 * used * self.n_components**2 if used > self.exact_up_to else 0
-        return float(short + climbed + polished)
+        polished = 4 * used * self.n_components**2
+        if self.exact_rows:
+            polished = min(used, self.exact_rows) ** 3 if used > CLIMBED_ROWS else 0
+        return float(short + climbed + 30 * polished)
 
 
 def likelihood_weights(sample_weight: FloatArray, *, repeated: bool) -> FloatArray:
@@ -442,9 +444,9 @@ def maximize_evidence(
 
     All searches climb by L-BFGS-B. Short ones use the kernel itself on 250 to 400 rows, and the best goes on
     with 400. Features of all rows polish its end, O(n_samples · n_components²) for each of some dozens of
-    evaluations. Additive kernels are not polished, because features do not determine their weights. For a
-    kernel that is not `differentiable`, all searches use features. The result does not depend on the number
-    of threads.
+    evaluations, or the kernel itself on `search.exact_rows`. Additive kernels are not polished, because
+    features do not determine their weights. For a kernel that is not `differentiable`, all searches use
+    features. The result does not depend on the number of threads.
 
     `kernel`: its own length scale is replaced, and the weights of an additive one that are not 0.
     `X`: float64 array of shape (n_samples, n_features). (Standardised) inputs; finite.
@@ -512,11 +514,13 @@ def maximize_evidence(
         if start is None:
             if exact:
                 ends.append(best := climb(exactly(CLIMBED_ROWS), best.x))
-            if not exact or (n_samples > search.exact_up_to and not len(logits)):
+            if not exact or not (len(logits) or search.exact_rows):
                 ends.append(best := climb(with_features(2, search.n_components), best.x))
+            elif n_samples > CLIMBED_ROWS and not len(logits):
+                ends.append(best := climb(exactly(search.exact_rows), best.x))
         tuned_unit = kernel_at(unit, best.x[:-1], n_features) if exact else unit
         scales = np.broadcast_to(np.exp(best.x[:n_scales]), n_features)
-        if exact and n_samples <= search.exact_up_to:
+        if exact and n_samples <= search.exact_rows:
             log_evidence, alpha, noise = exactly(n_samples).log_evidence(best.x[:-1])
         else:
             compared = COMPARED_COMPONENTS * search.n_components

@@ -115,7 +115,7 @@ class TestMaximum:
     @pytest.mark.parametrize("kernel", [Matern(), Additive(order_2=0)], ids=str)
     def test_the_end_of_a_search_of_few_rows_is_a_stationary_point(self, kernel):
         X, y = sample(120, seed=3)
-        tuned = maximize(kernel, X, y, exact_up_to=120)
+        tuned = maximize(kernel, X, y, exact_rows=120)
         end = tuned.kernel
         rows = Rows(X - X.mean(axis=0), y - y.mean(axis=0), None)
         function = ExactObjective(rows, kernel)
@@ -125,6 +125,13 @@ class TestMaximum:
         assert tuned.converged
         assert np.abs(gradient[:3][inside]).max() < 0.02
         assert np.abs(gradient[3:]).max() < 0.05
+
+    def test_the_kernel_itself_climbs_on_as_many_rows_as_it_may(self):
+        X, y = sample(600)
+        ends = [maximize(Matern(), X, y, exact_rows=n).kernel for n in (400, 600)]
+        function = ExactObjective(Rows(X - X.mean(axis=0), y - y.mean(axis=0), None), Matern())
+        less, most = (function.log_evidence(np.log(end.length_scale))[0] for end in ends)
+        assert most > less
 
     def test_twelve_starts_find_what_one_may_not(self):
         # eight of 32 columns matter, each little: the search from the median ends where none do
@@ -139,9 +146,9 @@ class TestMaximum:
     def test_a_start_that_is_given_is_the_only_one(self):
         X, y = sample(300, 3)
         y += X[:, 1:2] ** 2  # a sum of functions of one column each
-        dense = maximize(Matern(), X, y, exact_up_to=300)
+        dense = maximize(Matern(), X, y, exact_rows=300)
         near = maximize_evidence(
-            Additive(), X, y, start=dense.length_scale, search=EvidenceSearch(exact_up_to=300)
+            Additive(), X, y, start=dense.length_scale, search=EvidenceSearch(exact_rows=300)
         )
         assert near.n_evaluations < dense.n_evaluations
         assert near.kernel.dense < 0.1
@@ -168,7 +175,7 @@ class TestMaximum:
         rng = np.random.default_rng(5)
         X = rng.uniform(-3, 3, (600, 1))
         y = rng.multivariate_normal(np.zeros(600), Gaussian(0.7)(X) + 0.04 * np.eye(600))[:, np.newaxis]
-        tuned = maximize(Gaussian(), X, y, per_feature=False, exact_up_to=600)
+        tuned = maximize(Gaussian(), X, y, per_feature=False, exact_rows=600)
         assert tuned.length_scale == pytest.approx(0.7, rel=0.25)
         assert tuned.noise_variance[0] == pytest.approx(0.04, rel=0.2)
         assert tuned.converged
