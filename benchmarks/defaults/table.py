@@ -135,7 +135,8 @@ def write(results: dict[Task, Result], splits: list[int], folder: Path, sets: It
     ]
     path = folder / "DEFAULTS.md"
     path.write_text("\n\n".join(blocks) + "\n")
-    if drawn := [_summary(part, measures[-1]) for part, measures in parts if _counted(part)]:
+    compared = [part for part in parts if _counted(part[0]) and _peers(part[0])]
+    if drawn := [_summary(part, measures[-1]) for part, measures in compared]:
         draw(folder / "defaults.svg", drawn)
     return path
 

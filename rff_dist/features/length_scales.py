@@ -374,8 +374,8 @@ class EvidenceSearch:
       ones.
     `n_samples`: the most rows of a dataset that are used.
     `n_components`: number of features that polish the length scales; even.
-    `exact_rows`: if above 0, the kernel itself polishes the length scales, on up to so many rows: for Nyström
-      features, which follow it. 0: Fourier features of all rows do.
+    `exact_rows`: if above 0, the kernel itself polishes the length scales, on so many rows if there are more:
+      for Nyström features, which follow it. 0: Fourier features of all rows do.
     `n_starts`: number of short searches, one per CPU at the same time; by default 2, or 12 from 16 columns
       on. The first starts at the median distance between rows, the second at √n_features times that, the
       others at random multiples of it.
@@ -405,7 +405,7 @@ class EvidenceSearch:
         used = min(n_samples, self.n_samples)
         polished = 4 * used * self.n_components**2
         if self.exact_rows:
-            polished = min(used, self.exact_rows) ** 3 if used > CLIMBED_ROWS else 0
+            polished = self.exact_rows**3 if used > self.exact_rows else 0
         return float(short + climbed + 30 * polished)
 
 
@@ -516,7 +516,7 @@ def maximize_evidence(
                 ends.append(best := climb(exactly(CLIMBED_ROWS), best.x))
             if not exact or not (len(logits) or search.exact_rows):
                 ends.append(best := climb(with_features(2, search.n_components), best.x))
-            elif n_samples > CLIMBED_ROWS and not len(logits):
+            elif n_samples > search.exact_rows and not len(logits):
                 ends.append(best := climb(exactly(search.exact_rows), best.x))
         tuned_unit = kernel_at(unit, best.x[:-1], n_features) if exact else unit
         scales = np.broadcast_to(np.exp(best.x[:n_scales]), n_features)

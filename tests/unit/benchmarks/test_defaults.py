@@ -124,6 +124,13 @@ def test_a_set_counts_on_the_splits_that_all_its_models_were_fitted_to(path):
     assert "Not fitted: energy." in text  # ours was not
 
 
+def test_kernels_by_name_alone_have_a_table_and_no_picture(path):
+    lines = [line for line in path.read_text().splitlines() if '"catboost"' not in line]
+    path.write_text("\n".join([*lines, line_of("airfoil", 4, "gaussian", 0.2, 1.0)]) + "\n")
+    assert "**Regret.**" in write(path)
+    assert not (path.parent / "defaults.svg").exists()
+
+
 def test_regret_is_over_the_best_kernel_by_name_on_the_splits_of_both(path):
     with path.open("a") as file:
         for split in (4, 5):  # where ours errs by 0.2 and 0.3
