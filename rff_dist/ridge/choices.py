@@ -47,9 +47,10 @@ MULTIPLES = (0.5, 1.0, 2.0, 4.0)  # of the median distance between rows
 TRIED_WITH_NYSTROM = 3
 # Half of the rows tune as well as all on airfoil, concrete and energy.
 TUNED_ON = 2000  # rows that tune candidates' length scales; at most half of all rows
-# Rows whose exact evidence polishes length scales, unless there are only Fourier features. With 256 of these
-# on 2,000 rows, 22 fits of 8 sets err by 1.014 times as much: pol by 1.12, elevators by 0.98. 500 and 1,000
-# rows gain less. Up to 750 rows a second climb gains nothing: 40 fits of airfoil and concrete.
+# Rows whose exact evidence polishes length scales, unless there are only Fourier features, or these and few
+# rows. With 256 of these on 2,000 rows, 22 fits of 8 sets err by 1.014 times as much: pol by 1.12, elevators
+# by 0.98. 500 and 1,000 rows gain less. Up to 750 rows a second climb gains nothing: 40 fits of airfoil and
+# concrete.
 TUNED_EXACTLY = 750
 # Up to which alpha is chosen by leaving out each row, and length scales are tuned more quickly. Concrete with
 # 927 rows, of which many are alike, would err by 4 % more that way.
@@ -161,7 +162,8 @@ class Choices:
         if not self.choosing:
             return length_scales.EvidenceSearch()
         width, n_starts = 128 if self.plan.n_samples <= FEW_ROWS else 256, self.effort.n_starts
-        exact = TUNED_EXACTLY if self.options.features != "fourier" else 0
+        features, many = self.options.features, self.plan.n_samples > EXACT_ROWS
+        exact = TUNED_EXACTLY if features == "nystrom" or (many and features != "fourier") else 0
         return length_scales.EvidenceSearch(
             n_samples=TUNED_ON, n_components=width, n_starts=n_starts, exact_rows=exact
         )

@@ -126,8 +126,8 @@ def test_artifacts_tell_what_was_trained(run):
     assert "400 rows" in summary.data
     shown = [line for line in summary.data.splitlines() if line.startswith("| ")]
     rmse = run.result["metrics"]["rmse"]
-    assert shown[2].startswith(f"| test | y0: RMSE {rmse[0]:.4g} ± ")  # below the header and its line
-    assert f"; y1: RMSE {rmse[1]:.4g} ± " in shown[2]
+    assert shown[2].startswith(f"| test | y0: RMSE {rmse[0]:.4f} ± ")  # below the header and its line
+    assert f"; y1: RMSE {rmse[1]:.4f} ± " in shown[2]
     assert shown[3].startswith("| cross-validation | y0: RMSE ")
     assert "boosted trees, which predict one target" in run.result["comparison"]["verdict"]
     assert summary.data.split("\n\n")[1] == run.result["comparison"]["verdict"]
