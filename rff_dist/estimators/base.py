@@ -322,10 +322,10 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         return estimate
 
     @property
-    def ranked_columns_(self) -> tuple[int, ...]:
-        """The columns of the inputs that are mapped to a normal distribution."""
+    def mapped_columns_(self) -> tuple[int, ...]:
+        """The columns of the inputs that are not only standardised, but mapped: by ranks, or otherwise."""
         standardizer = self.feature_map_.standardizer
-        return () if standardizer is None else standardizer.ranked_columns
+        return () if standardizer is None else standardizer.mapped_columns
 
     def report(self, path: PathLike, X: Any, y: Any = None, *, intended_use: str | None = None) -> Path:
         """Write a page about the model: its errors on test rows, its choices, and which columns matter.

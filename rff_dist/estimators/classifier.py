@@ -102,7 +102,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         Added to all scores, before their calibration.
     n_iter_ : int
         Steps that minimised the loss; 1 for the squared loss, which is solved at once.
-    alpha_, kernel_, features_, length_scale_, n_components_, ranked_columns_, feature_map_, model_,
+    alpha_, kernel_, features_, length_scale_, n_components_, mapped_columns_, feature_map_, model_,
     n_features_in_
         As in `RFFRidge`.
     selection_, statistics_

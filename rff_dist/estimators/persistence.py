@@ -130,9 +130,12 @@ def _unfitted(model: Any) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
 
 def _parameters_of(model: models.RidgeModel) -> dict[str, Any]:
     """Return the parameters for another fit of the same kind."""
-    card = model.card
+    card, standardizer = model.card, model.feature_map.standardizer
+    # a kernel of columns that were mapped by the evidence suits no others: another fit chooses both again
+    tuned = standardizer is not None and any(part.slope for part in standardizer.maps)
     return {
         **_features_of(model.feature_map),
+        **({"kernel": "auto"} if tuned else {}),
         "alpha": card["alpha_given"],
         "cv": folding.folds_from_dict(card["folds"]) if "folds" in card else None,
         **{name: card[name] for name in ("standardize", "fit_intercept", "sample_weight_kind")},
@@ -142,7 +145,7 @@ def _parameters_of(model: models.RidgeModel) -> dict[str, Any]:
 def _standardize_of(feature_map: maps.FeatureMap) -> bool | str:
     if feature_map.standardizer is None:
         return False
-    n_ranked = len(feature_map.standardizer.ranks)
+    n_ranked = len(feature_map.standardizer.maps)
     # "auto" may have come to the same, and a new fit with "rank" then prepares inputs as before
     if n_ranked == feature_map.n_features:
         return "rank"

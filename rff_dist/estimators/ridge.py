@@ -101,7 +101,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     standardize : bool, "rank" or "auto", default="auto"
         How the inputs are prepared. True subtracts each column's mean and divides by its standard deviation.
         "rank" maps the ranks of each column's values to a normal distribution, for heavy tails. "auto" is
-        "rank" for columns of high kurtosis, and True for the others.
+        "rank" for columns of high kurtosis, and True for the others. If the kernel is free too, an effort of
+        3 or more also tries an increasing map of each column: a sum of its standardised values, these cut off
+        smoothly, and normal scores, by weights that the evidence chooses.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     random_state : int, RandomState, Generator or None, default=None
@@ -139,8 +141,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         The number of features in use.
     length_scale_ : float or tuple of float
         The length scale in use.
-    ranked_columns_ : tuple of int
-        Columns of the inputs that are mapped to a normal distribution.
+    mapped_columns_ : tuple of int
+        Columns of the inputs that are not only standardised, but mapped; see `standardize`.
     selection_ : dict
         How choices were made. `candidates` is a list of dicts, one for each candidate that was tried, with
         its kernel, length scale, features and error (`pandas.DataFrame` shows it). After cross-validation it
@@ -157,8 +159,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         row's effects and the prediction at all means add up to the row's prediction. Only if the kernel's
         functions are sums of functions of one column each, such as those of `Additive(order_2=0, dense=0)` or
         `Gaussian().on([0]) + Linear()`. Each has the `column`, 41 `values` from two standard deviations below
-        the column's mean to two above (quantiles from 2 to 98 % of `ranked_columns_`), and the `effect` at
-        these; `rff_dist.ridge.effects.column_effect` takes other values.
+        the column's mean to two above (of its mapped values in `mapped_columns_`), and the `effect` at these;
+        `rff_dist.ridge.effects.column_effect` takes other values.
     statistics_ : RidgeStatistics
         The exact sums that the model was solved from; not with `solver="pcg"`.
     kernel_ : Kernel or None

@@ -117,21 +117,22 @@ def _outer(slim: write.Slim) -> np.ndarray:
 
 
 def _inputs(graph: _Graph, facts: dict[str, Any]) -> str:
-    """Return the inputs, standardised or as normal scores, and rounded to float32 as in the package."""
+    """Return the inputs, standardised or mapped, and rounded to float32 as in the package."""
     done = graph.add("Div", graph.add("Sub", "X", facts["mean"]), facts["scale"])
-    for rank in facts["ranks"]:
-        inputs, scores = np.array(rank["inputs"]), np.array(rank["scores"])
-        column = graph.add("Gather", "X", [rank["column"]], axis=1)
+    for part in facts["maps"]:
+        inputs, outputs = np.array(part["inputs"]), np.array(part["outputs"])
+        column = graph.add("Gather", "X", [part["column"]], axis=1)
         # linear interpolation: the last knot at or below the value, and the share of the way to the next
         below = graph.cast(graph.add("GreaterOrEqual", column, inputs[np.newaxis]), "INT64")
         place = graph.add("Sub", graph.add("ReduceSum", below, [1], keepdims=1), [1])
         place = graph.add("Clip", place, 0, len(inputs) - 2)
         low, gap = graph.add("Gather", inputs, place), graph.add("Gather", np.diff(inputs), place)
         share = graph.add("Clip", graph.add("Div", graph.add("Sub", column, low), gap), 0.0, 1.0)
-        rise = graph.add("Mul", share, graph.add("Gather", np.diff(scores), place))
-        score = graph.add("Add", graph.add("Gather", scores, place), rise)
-        chosen = np.arange(facts["n_features"]) == rank["column"]
-        done = graph.add("Where", chosen[np.newaxis], score, done)
+        rise = graph.add("Mul", share, graph.add("Gather", np.diff(outputs), place))
+        output = graph.add("Add", graph.add("Gather", outputs, place), rise)
+        line = graph.add("Mul", graph.add("Gather", done, [part["column"]], axis=1), part["slope"])
+        chosen = np.arange(facts["n_features"]) == part["column"]
+        done = graph.add("Where", chosen[np.newaxis], graph.add("Add", output, line), done)
     return graph.cast(graph.cast(done, "FLOAT"), "DOUBLE")
 
 

@@ -50,8 +50,9 @@ class Model:
         if x.ndim != 2 or x.shape[1] != self.facts["n_features"] or not np.isfinite(x).all():
             raise ValueError(f"rows of shape {x.shape}; expected {self.facts['n_features']} finite columns")
         done = (x - self.facts["mean"]) / self.facts["scale"]
-        for rank in self.facts["ranks"]:
-            done[:, rank["column"]] = np.interp(x[:, rank["column"]], rank["inputs"], rank["scores"])
+        for part in self.facts["maps"]:
+            outputs = np.interp(x[:, part["column"]], part["inputs"], part["outputs"])
+            done[:, part["column"]] = outputs + part["slope"] * done[:, part["column"]]
         return done.astype(np.float32).astype(np.float64)
 
 

@@ -90,9 +90,9 @@ def describe(model: models.RidgeModel) -> Slim:
         "target_names": card.get("target_names"),
         "mean": [0.0] * n_features if standardizer is None else standardizer.mean.tolist(),
         "scale": [1.0] * n_features if standardizer is None else standardizer.scale.tolist(),
-        "ranks": [
-            {"column": rank.column, "inputs": rank.inputs.tolist(), "scores": rank.scores.tolist()}
-            for rank in (() if standardizer is None else standardizer.ranks)
+        "maps": [
+            {"column": m.column, "inputs": m.inputs.tolist(), "outputs": m.outputs.tolist(), "slope": m.slope}
+            for m in (() if standardizer is None else standardizer.maps)
         ],
         "intercept": model.linear.intercept.tolist(),
         "classes": predict.read_classes(model).tolist() if "classifier" in card else None,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rff_dist.checks import check_count, check_name
 from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features import bounds, composed, explicit, fourier, length_scales, maps, nystrom
+from rff_dist.features import bounds, column_maps, composed, explicit, fourier, length_scales, maps, nystrom
 from rff_dist.features.feature_options import PRECISIONS, KernelFeatures, check_n_components, find_features
 from rff_dist.frequencies import designs, uniforms
 from rff_dist.kernels import base, names, stationary
@@ -356,7 +356,48 @@ def tune(
     Raises InvalidParameterError if the kernel is not one with a length scale; DataError if the dataset has no
       targets, a sampled value is not finite, or the sample says nothing about length scales.
     """
-    tunable, dataset = length_scales.check_tunable(kernel), inputs.dataset
+    tunable = length_scales.check_tunable(kernel)
+    X, y, weights = _tuning_rows(inputs, search, folds)
+    rows = np.asarray(inputs.prepare(X), np.float64)
+    return length_scales.maximize_evidence(
+        tunable, rows, y, weights, search=search, start=start, seed=inputs.seed, told=told
+    )
+
+
+def tune_maps(
+    inputs: Inputs,
+    kernel: stationary.OfDistance,
+    search: length_scales.EvidenceSearch,
+    *,
+    folds: folding.HeldInFolds | None = None,
+    told: Callable[[int, int], None] | None = None,
+) -> tuple[base.Kernel, maps.Standardizer]:
+    """Choose maps of the columns with the length scales, as `tune` does; see `column_maps`.
+
+    Returns the kernel, with its length scales for mapped columns, and what maps these.
+    """
+    assert inputs.standardizer is not None
+    X, y, weights = _tuning_rows(inputs, search, folds)
+    bases = column_maps.Bases(np.asarray(X, np.float64), inputs.standardizer)
+    search = replace(search, n_starts=search.starts(X.shape[1]))
+    tuned = length_scales.maximize_evidence(
+        column_maps.OfSums(kernel=kernel),
+        bases.values(),
+        y,
+        weights,
+        search=search,
+        seed=inputs.seed,
+        told=told,
+    )
+    standardizer, scales = bases.summed(np.asarray(tuned.length_scale))
+    return kernel.with_length_scale(scales), standardizer
+
+
+def _tuning_rows(
+    inputs: Inputs, search: length_scales.EvidenceSearch, folds: folding.HeldInFolds | None
+) -> tuple[NDArray[Any], FloatArray, FloatArray | None]:
+    """Return inputs, targets and weights in the likelihood of the rows that tune; see `tune`."""
+    dataset = inputs.dataset
     if dataset.n_targets < 1:
         raise DataError("the data have no y: the evidence of length scales needs targets")
     if folds is None:
@@ -368,10 +409,7 @@ def tune(
     assert y is not None  # there are targets
     if weights is not None:
         weights = length_scales.likelihood_weights(weights, repeated=inputs.frequency_weights)
-    rows = np.asarray(inputs.prepare(X), np.float64)
-    return length_scales.maximize_evidence(
-        tunable, rows, y, weights, search=search, start=start, seed=inputs.seed, told=told
-    )
+    return X, y, weights
 
 
 def choose_map(inputs: Inputs, kernel: base.Kernel, n_components: int) -> str:

@@ -22,17 +22,19 @@ STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and 
 
 
 @dataclass(frozen=True, slots=True)
-class RankMap:
-    """A column's map to normal scores: piecewise linear between knots, constant beyond them.
+class ColumnMap:
+    """A column's increasing map: a line, and a function that is linear between knots, constant beyond them.
 
     `column`: which input column.
-    `inputs`, `scores`: float64 arrays of shape (n_knots,), strictly ascending. The knots: values of the
-      column, and their normal scores.
+    `inputs`, `outputs`: float64 arrays of shape (n_knots,), ascending. The knots: values of the column, and
+      what the function makes of them, such as their normal scores.
+    `slope`: of the line, for the standardised values of the column; 0 is none.
     """
 
     column: int
     inputs: FloatArray
-    scores: FloatArray
+    outputs: FloatArray
+    slope: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,12 @@ class Standardizer:
     """Map of the input columns, applied in float64 before anything is rounded to float32.
 
     `mean`, `scale`: float64 arrays of shape (n_features,). Inputs become (x - mean) / scale.
-    `ranks`: the columns that become normal scores instead.
+    `maps`: of the columns that become something else instead.
     """
 
     mean: FloatArray
     scale: FloatArray
-    ranks: tuple[RankMap, ...] = ()
+    maps: tuple[ColumnMap, ...] = ()
 
     __repr__ = short_repr
 
@@ -53,25 +55,32 @@ class Standardizer:
         """Return the standardised rows in float64; values that are not finite stay so."""
         inputs = np.asarray(X, np.float64)  # at 1.7e9, a timestamp of today, float32 has steps of two minutes
         standardized = (inputs - self.mean) / self.scale
-        for rank in self.ranks:
-            values = inputs[..., rank.column]
-            # np.interp gives infinity the score of the last knot, which would hide it from the check
-            scores = np.interp(values, rank.inputs, rank.scores)
-            standardized[..., rank.column] = np.where(np.isfinite(values), scores, values)
+        for part in self.maps:
+            values = inputs[..., part.column]
+            # np.interp gives infinity the output of the last knot, which would hide it from the check
+            standardized[..., part.column] = np.where(np.isfinite(values), self.mapped(part, values), values)
         return np.asarray(standardized)
 
+    def mapped(self, part: ColumnMap, values: FloatArray) -> FloatArray:
+        """Return what one of the maps makes of values of its column."""
+        outputs = np.interp(values, part.inputs, part.outputs)
+        if part.slope:
+            outputs += part.slope * (values - self.mean[part.column]) / self.scale[part.column]
+        return np.asarray(outputs)
+
     @property
-    def ranked_columns(self) -> tuple[int, ...]:
-        return tuple(rank.column for rank in self.ranks)
+    def mapped_columns(self) -> tuple[int, ...]:
+        return tuple(part.column for part in self.maps)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return all of it as arrays by name, for `from_arrays`."""
         arrays: dict[str, NDArray[Any]] = {"input_mean": self.mean, "input_scale": self.scale}
-        if self.ranks:
-            arrays["input_rank_columns"] = np.array(self.ranked_columns, np.int64)
-            arrays["input_rank_knots"] = np.array([len(rank.inputs) for rank in self.ranks], np.int64)
-            arrays["input_rank_inputs"] = np.concatenate([rank.inputs for rank in self.ranks])
-            arrays["input_rank_scores"] = np.concatenate([rank.scores for rank in self.ranks])
+        if self.maps:
+            arrays["input_map_columns"] = np.array(self.mapped_columns, np.int64)
+            arrays["input_map_slopes"] = np.array([part.slope for part in self.maps])
+            arrays["input_map_knots"] = np.array([len(part.inputs) for part in self.maps], np.int64)
+            arrays["input_map_inputs"] = np.concatenate([part.inputs for part in self.maps])
+            arrays["input_map_outputs"] = np.concatenate([part.outputs for part in self.maps])
         return arrays
 
     @classmethod
@@ -79,13 +88,13 @@ class Standardizer:
         """Build it from arrays that include those of `to_arrays`; None if they do not."""
         if "input_mean" not in arrays:
             return None
-        ranks: tuple[RankMap, ...] = ()
-        if "input_rank_columns" in arrays:
-            cuts = np.cumsum(arrays["input_rank_knots"])[:-1]
-            inputs, scores = (np.split(arrays[f"input_rank_{name}"], cuts) for name in ("inputs", "scores"))
-            columns = arrays["input_rank_columns"].tolist()
-            ranks = tuple(RankMap(*parts) for parts in zip(columns, inputs, scores, strict=True))
-        return cls(arrays["input_mean"], arrays["input_scale"], ranks)
+        maps: tuple[ColumnMap, ...] = ()
+        if "input_map_columns" in arrays:
+            cuts = np.cumsum(arrays["input_map_knots"])[:-1]
+            knots = (np.split(arrays[f"input_map_{name}"], cuts) for name in ("inputs", "outputs"))
+            columns, slopes = (arrays[f"input_map_{name}"].tolist() for name in ("columns", "slopes"))
+            maps = tuple(map(ColumnMap, columns, *knots, slopes))
+        return cls(arrays["input_mean"], arrays["input_scale"], maps)
 
 
 @dataclass(frozen=True, slots=True)

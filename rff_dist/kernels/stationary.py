@@ -172,14 +172,26 @@ class OfDistance(Stationary):
 
     def differentiate(self, X: FloatArray) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
         scaled = X / self.length_scales(X.shape[1])
+        gram, by_scaled = self.differentiate_scaled(scaled)
+        return gram, lambda G: (by_scaled(G) * scaled).sum(axis=0)
+
+    def differentiate_scaled(
+        self, scaled: FloatArray
+    ) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
+        """Like `differentiate`, but of rows that are divided by their length scales already, and by these.
+
+        The derivatives are by the scaled rows, with the sign reversed, shape (n_samples, n_features). Times
+        the rows, and added up, they are those by the logarithms of length scales.
+        """
         values, steepness = self.with_steepness(self._between(scaled))
 
         def derivatives(G: FloatArray) -> FloatArray:
             # 0 on the diagonal: a row far from all others then cancels nothing
             M: FloatArray = scipy.spatial.distance.squareform(steepness)
             M *= G
-            # Σ_ij M_ij·(x_i − x_j)² per column, multiplied out: an array of (n, n, n_features) is never made
-            return (M.sum(axis=0) + M.sum(axis=1)) @ scaled**2 - 2.0 * (scaled * (M @ scaled)).sum(axis=0)
+            M += M.T
+            # Σ_j M_ij·(x_i − x_j), multiplied out: an array of (n, n, n_features) is never made
+            return M.sum(axis=0)[:, np.newaxis] * scaled - M @ scaled
 
         return _square(values), derivatives
 

@@ -16,8 +16,9 @@ class Effort:
     """What an effort of 1 to 5 stands for.
 
     `n_components`: the most that "auto" takes.
-    `tuned`, `multiples`, `additive`: which candidates a first round has: length scales tuned by the evidence,
-      multiples of the median distance, additive kernels. Without any of them there is one candidate.
+    `tuned`, `multiples`, `mapped`, `additive`: which candidates a first round has: length scales tuned by the
+      evidence, multiples of the median distance, mapped columns, additive kernels. Without any of them there
+      is one candidate.
     `halves`: whether finalists meet with half of the components.
     `many_folds`: whether many rows are cut into as many folds as others.
     `n_starts`: of a search for length scales; None is as many as the columns ask for.
@@ -26,6 +27,7 @@ class Effort:
     n_components: int
     tuned: bool = True
     multiples: bool = True
+    mapped: bool = True
     additive: bool = True
     halves: bool = True
     many_folds: bool = False
@@ -33,8 +35,8 @@ class Effort:
 
 
 EFFORTS = {
-    1: Effort(1024, tuned=False, multiples=False, additive=False),
-    2: Effort(1024, multiples=False, additive=False),
+    1: Effort(1024, tuned=False, multiples=False, mapped=False, additive=False),
+    2: Effort(1024, multiples=False, mapped=False, additive=False),
     3: Effort(2048),
     4: Effort(2048, halves=False, many_folds=True),
     5: Effort(4096, halves=False, many_folds=True, n_starts=24),

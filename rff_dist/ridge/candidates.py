@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -48,11 +48,13 @@ class Candidate:
       that have none; the median is that of each part's own columns. None keeps the kernel's own, and parts
       without one get the median.
     `features`: None takes the kind of the options.
+    `mapped`: whether columns are mapped first, as the evidence has them; see `features.column_maps`.
     """
 
     kernel: base.Kernel
     length_scale: Width = TimesMedian(1.0)
     features: str | nystrom.Nystrom | None = None
+    mapped: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.length_scale, TimesMedian):
@@ -156,10 +158,9 @@ class Draws:
         tuning: median_heuristic.EvidenceSearch = median_heuristic.EvidenceSearch(),
     ) -> None:
         self._prepared, self._options, self._folds, self._tuning = prepared, options, folds, tuning
-        self._medians = median_heuristic.MedianDistances(
-            prepared.dataset, standardizer=prepared.standardizer, seed=options.seed
-        )
-        self._tuned: dict[base.Kernel, base.Kernel] = {}
+        self._medians: dict[bool, median_heuristic.MedianDistances] = {}
+        self._tuned: dict[tuple[base.Kernel, bool], base.Kernel] = {}
+        self._mapped: prepare.Prepared | None = None  # whose standardizer maps columns as the evidence does
 
     def feature_map(self, candidate: Candidate, n_components: int) -> FeatureMap:
         kernel, options = self.kernel(candidate), self._options
@@ -172,7 +173,13 @@ class Draws:
             map=options.map,
             precision="standard" if options.precision == "auto" else options.precision,
         )
-        return self._prepared.draw(described, seed=options.seed)
+        return self._prepared_for(candidate).draw(described, seed=options.seed)
+
+    def _prepared_for(self, candidate: Candidate) -> prepare.Prepared:
+        """Return the dataset with what standardises its columns, or maps them; the maps were tuned before."""
+        prepared = self._mapped if candidate.mapped else self._prepared
+        assert prepared is not None
+        return prepared
 
     def kernel(self, candidate: Candidate) -> base.Kernel:
         """Return a candidate's kernel with numbers as length scales."""
@@ -180,22 +187,36 @@ class Draws:
         if isinstance(length_scale, TimesMedian):
             if isinstance(kernel, stationary.Stationary):
                 kernel = kernel.with_length_scale(None)
+            medians, prepared = self._medians, self._prepared_for(candidate)
+            if candidate.mapped not in medians:
+                medians[candidate.mapped] = median_heuristic.MedianDistances(
+                    prepared.dataset, standardizer=prepared.standardizer, seed=self._options.seed
+                )
+            of_rows = medians[candidate.mapped]
             return kernel.with_default_length_scales(
-                lambda part, columns: length_scale.factor * self._medians(part, columns)
+                lambda part, columns: length_scale.factor * of_rows(part, columns)
             )
         if not isinstance(length_scale, str):
             return kernel if length_scale is None else stationary.with_length_scale(kernel, length_scale)
-        if kernel not in self._tuned:
+        key = kernel, candidate.mapped
+        if key not in self._tuned:
             self._prepared.say("tune", f"length scales of the {names.kernel_text(kernel)} kernel")
-            dense = self._tuned.get(kernel.kernel) if isinstance(kernel, Additive) else None
-            start = stationary.own_length_scale(dense)  # of the kernel that it adds to, if that is tuned
             folds = self._folds if isinstance(self._folds, folding.HeldInFolds) else None
-            inputs, told = self._prepared.inputs(self._options.seed), partial(self._prepared.count, "tune")
-            search = draw.tune(inputs, kernel, self._tuning, folds=folds, start=start, told=told)
-            tuned: base.Kernel = search.kernel
+            told, seed = partial(self._prepared.count, "tune"), self._options.seed
+            tuned: base.Kernel
+            if candidate.mapped and self._mapped is None:
+                assert isinstance(kernel, stationary.OfDistance)
+                inputs, search = self._prepared.inputs(seed), self._tuning
+                tuned, standardizer = draw.tune_maps(inputs, kernel, search, folds=folds, told=told)
+                self._mapped = replace(self._prepared, standardizer=standardizer)
+            else:
+                dense = self._tuned.get((kernel.kernel, key[1])) if isinstance(kernel, Additive) else None
+                start = stationary.own_length_scale(dense)  # of the kernel that it adds to, if that is tuned
+                inputs = self._prepared_for(candidate).inputs(seed)
+                tuned = draw.tune(inputs, kernel, self._tuning, folds=folds, start=start, told=told).kernel
             # single columns alone have exact effects, and a dense part alone is no other candidate
-            self._tuned[kernel] = tuned.without_parts_below(0.01) if isinstance(tuned, Additive) else tuned
-        return self._tuned[kernel]
+            self._tuned[key] = tuned.without_parts_below(0.01) if isinstance(tuned, Additive) else tuned
+        return self._tuned[key]
 
 
 def draw_candidates(draws: Draws, candidates: Sequence[Candidate], widths: Sequence[int]) -> list[FeatureMap]:

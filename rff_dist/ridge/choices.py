@@ -254,13 +254,16 @@ def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
         for kernel in kernels
         for length_scale in _length_scales(options, kernel, dataset)
     ]
-    additive = EFFORTS[options.effort].additive and options.design == "auto"
-    if options.kernel == "auto" and additive and dataset.n_features > 1:
-        matern = AUTO_KERNELS[-1]  # whose sums won on 11 of 12 fits on which a sum did
-        if Candidate(matern, "evidence", first) in candidates:
-            kernel = Additive(kernel=matern)
+    effort, tuned = EFFORTS[options.effort], Candidate(AUTO_KERNELS[-1], "evidence", first)
+    if options.kernel == "auto" and tuned in candidates:
+        if effort.mapped and options.standardize == "auto":
+            candidates.append(replace(tuned, mapped=True))
+        if effort.additive and options.design == "auto" and dataset.n_features > 1:
+            kernel = Additive(
+                kernel=AUTO_KERNELS[-1]
+            )  # sums of this one won on 11 of 12 fits on which a sum did
             alone = replace(kernel, order_2=0, dense=0)  # whose effects of columns are exact
-            candidates += [Candidate(kernel, "evidence", first), Candidate(alone, "evidence", first)]
+            candidates += [replace(tuned, kernel=kernel), replace(tuned, kernel=alone)]
     return [*candidates, *([Candidate(Linear(), None, "fourier")] if linear else [])]
 
 

@@ -84,11 +84,11 @@ def describe_candidate(feature_map: maps.FeatureMap, solved: solve.Solved) -> Ro
     """Return JSON-able facts of a cross-validated candidate.
 
     Returns `row`: `kernel`; `length_scale`, one number, a list, or None if the kernel has no single one;
-      `features`, "fourier" or "nystrom"; `score`, the least error of its table as a share of the targets'
-      variance, by which candidates are compared, and its `standard_error`, None for one split; the
-      `n_components` and `alpha` that were chosen, a list if targets have their own; `alpha_at_end`, the end
-      of the grid that alpha is at, if any; and `rmse`, the root mean squared error of each target in its
-      units.
+      `features`, "fourier" or "nystrom"; `mapped`, whether columns are mapped; `score`, the least error of
+      its table as a share of the targets' variance, by which candidates are compared, and its
+      `standard_error`, None for one split; the `n_components` and `alpha` that were chosen, a list if targets
+      have their own; `alpha_at_end`, the end of the grid that alpha is at, if any; and `rmse`, the root mean
+      squared error of each target in its units.
     """
     table, choice = solved.cross_validation, solved.choice
     assert table is not None
@@ -116,13 +116,14 @@ def describe_round(
 
 
 def describe_features(feature_map: maps.FeatureMap) -> Row:
-    """Return the `kernel`, `length_scale` and `features` of a candidate; see `describe_candidate`."""
-    kernel = kinds.kernel_of(feature_map)
+    """Return the `kernel`, `length_scale`, `features` and so on of a candidate; see `describe_candidate`."""
+    kernel, standardizer = kinds.kernel_of(feature_map), feature_map.standardizer
     length_scale = stationary.own_length_scale(kernel)
     return {
         "kernel": "given" if kernel is None else names.kernel_text(kernel),
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
         "features": kinds.kind_of(feature_map),
+        "mapped": standardizer is not None and bool(standardizer.maps),
     }
 
 
@@ -166,7 +167,7 @@ def candidate_cells(row: Mapping[str, Any]) -> list[Any]:
     """Return a candidate on a model's card as a row of a table."""
     alpha = row["alpha"]
     return [
-        names.shortened_text(row["kernel"]).replace(",", ", "),  # where a narrow table breaks it
+        _kernel_words(row).replace(",", ", "),  # where a narrow table breaks it
         _scale_words(row["length_scale"]),
         row["features"],
         row["n_components"],
@@ -178,12 +179,16 @@ def candidate_cells(row: Mapping[str, Any]) -> list[Any]:
 def candidate_name(row: Mapping[str, Any]) -> str:
     """Return the kernel, length scale and features of a candidate on a model's card."""
     scale = "" if row["length_scale"] is None else f", length scale {_scale_words(row['length_scale'])}"
-    return f"{names.shortened_text(row['kernel'])}{scale}, D = {row['n_components']:,}, {row['features']}"
+    return f"{_kernel_words(row)}{scale}, D = {row['n_components']:,}, {row['features']}"
 
 
 def candidate_words(row: Mapping[str, Any]) -> str:
     """Return a candidate and its R² by cross-validation in words."""
     return f"{candidate_name(row)}, R² {plus_minus(1 - row['score'], row['standard_error'])}"
+
+
+def _kernel_words(row: Mapping[str, Any]) -> str:
+    return names.shortened_text(row["kernel"]) + (" of mapped columns" if row["mapped"] else "")
 
 
 def _scale_words(scale: Any) -> str:

@@ -108,8 +108,9 @@ def column_effects(model: models.RidgeModel) -> list[Effect]:
     mean, deviation = _spread(model)
     places = list(mean[:, np.newaxis] + deviation[:, np.newaxis] * _SCORES)
     standardizer = model.feature_map.standardizer
-    for rank in () if standardizer is None else standardizer.ranks:
-        places[rank.column] = np.interp(_SCORES, rank.scores, rank.inputs)
+    if standardizer is not None:
+        for part in standardizer.maps:  # they have about mean 0 and standard deviation 1
+            places[part.column] = np.interp(_SCORES, standardizer.mapped(part, part.inputs), part.inputs)
     effects = []
     # unique, because all values of a constant column are the same
     for column, values in enumerate(map(np.unique, places)):

@@ -3,7 +3,9 @@
 1. **Candidates.** Gaussian and Matérn-3/2 kernels, with one length scale per column, tuned by the evidence,
    or a multiple of the median distance between rows; sums of functions of single columns, pairs and all
    columns, tuned from these. A linear model competes too, so that the choice is not worse than it. Multiples
-   other than 1 are left out if the median itself errs clearly more than tuned length scales.
+   other than 1 are left out if the median itself errs clearly more than tuned length scales. The Matérn
+   kernel comes first, with columns as they are and mapped (`features.column_maps`): the others take the
+   columns that it errs less with.
 2. **The first round**, on up to 10,000 rows. The best kernels are tried with the other kind of features too,
    and the best of all with a linear kernel added to it. As many are tried at once as there are cores.
 3. **Finalists**: the best candidate, and the best ones with the other kind of features and another kernel.
@@ -154,9 +156,16 @@ class _FirstRound:
         self.prepared.say("choose", f"candidates on {n_rows:,} rows with {width:,} components")
         if self.budget.limit is not None:
             candidates = self._in_time(candidates)
+        twins = [c for c in candidates if c.mapped or replace(c, mapped=True) in candidates]
+        candidates = [candidate for candidate in candidates if candidate not in twins]
+        tries = self._try_all(twins, sample)
+        if tries and min(tries, key=_score).candidate.mapped:  # the other candidates take mapped columns too
+            candidates = [
+                c if isinstance(c.kernel, explicit.Linear) else replace(c, mapped=True) for c in candidates
+            ]
         sums_of_columns = [c for c in candidates if isinstance(c.kernel, additive.Additive)]
         others = [candidate for candidate in candidates if candidate not in sums_of_columns]
-        tries = self._try_dense(others, sample)
+        tries += self._try_dense(others, sample)
         tries += self._try_all(sums_of_columns, sample)  # tuned from the others' length scales
         if len(options.kinds) > 1:
             # sums over pairs of columns at 512 centres take as long as all other candidates
@@ -167,7 +176,7 @@ class _FirstRound:
         best = self._best_first(tries)[0].candidate
         if options.kernel == "auto" and self._may_add_linear(best):
             kernel = self.draws.kernel(best) + explicit.Linear()
-            tries += self._try_all([Candidate(kernel, None, best.features)], sample)
+            tries += self._try_all([replace(best, kernel=kernel, length_scale=None)], sample)
         return self._best_first(tries)
 
     def _try_dense(self, candidates: Sequence[Candidate], sample: samples.FoldSample) -> list[_Try]:
@@ -229,7 +238,7 @@ class _FirstRound:
         with machine.limit_blas(1), machine.executor_of(n_threads) as pool:
             tries = list(pool.map(lambda finalist: validate(finalist, width), finalists))
         rows = [{**trial.row, "round": "meeting"} for trial in tries] if len(tries) > 1 else []
-        best = min(tries, key=lambda trial: float(trial.row["score"]))
+        best = min(tries, key=_score)
         if width < n_components:
             automatic = self.choices.options.n_components == "auto"
             half = validate(best.candidate, width // 2) if automatic else None
@@ -250,7 +259,7 @@ class _FirstRound:
         scales tuned on many rows: those rows, which no fold validates on, are evidence for them too. Sums of
         kernels come last.
         """
-        ranked = sorted(tries, key=lambda trial: float(trial.row["score"]))
+        ranked = sorted(tries, key=_score)
         as_good = [trial for trial in ranked[1:] if _within_one_standard_error(trial, ranked[0])]
         # least errors alone would take energy from 0.044 to 0.049, and concrete from 0.253 to 0.260
         favourite = min([ranked[0], *as_good], key=self._preference)
@@ -347,6 +356,10 @@ class _FirstRound:
     @property
     def _sampled_folds(self) -> folding.Folds:
         return folding.SampledFolds(self.folds.n_folds, self.folds)
+
+
+def _score(trial: _Try) -> float:
+    return float(trial.row["score"])
 
 
 def _is_dense(kernel: base.Kernel) -> bool:

@@ -90,12 +90,12 @@ class RidgeModel:
             "alpha_floor": solution.floor,
             **(solver or {}),
         }
-        ranked = () if feature_map.standardizer is None else feature_map.standardizer.ranked_columns
+        mapped = () if feature_map.standardizer is None else feature_map.standardizer.mapped_columns
         facts = {
             "statistics_digest": None,
             "feature_map_digest": feature_map.digest(),
             "solver": status,
-            **({"ranked_columns": list(ranked)} if ranked else {}),
+            **({"mapped_columns": list(mapped)} if mapped else {}),
             "environment": describe_environment(),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }

@@ -9,7 +9,6 @@ from functools import partial, reduce
 from typing import Self
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from rff_dist.data import labelled, memory
@@ -26,7 +25,7 @@ from rff_dist.data.blocks import (
 from rff_dist.data.columns import Column
 from rff_dist.engines import protocol
 from rff_dist.errors import ConflictError, DataError, InvalidParameterError
-from rff_dist.features import maps
+from rff_dist.features import column_maps, maps
 from rff_dist.frequencies import uniforms
 from rff_dist.numerics import exact_sums
 from rff_dist.statistics import specs
@@ -239,11 +238,11 @@ def standardizer_for(
     if not len(columns):
         return standardizer
     sample = sum_rows(dataset, sample_columns, columns, engine=engine, label="ranks")
-    ranks = tuple(map(rank_map, columns.tolist(), sample.values.T))
+    ranks = tuple(map(column_maps.rank_map, columns.tolist(), sample.values.T))
     if standardize == "auto":
         ranks = tuple(rank for rank in ranks if len(rank.inputs) >= MIN_RANKED_VALUES)
-    standardizer = replace(standardizer, ranks=ranks)
-    columns_ranked = list(standardizer.ranked_columns)
+    standardizer = replace(standardizer, maps=ranks)
+    columns_ranked = list(standardizer.mapped_columns)
     logger.info("columns mapped to a normal distribution by their ranks: %s", columns_ranked)
     return standardizer
 
@@ -340,14 +339,10 @@ def _count[T](
 # both. If the data have no more rows than the sample holds, it has all of them and quantiles are exact.
 # Otherwise the standard error of a quantile's rank is at most 1/(2√n_rows), 0.8 % for 4,096 rows.
 #
-# A column is mapped to a normal distribution by its quantiles: each value to the normal score of its rank.
-# Equal values share the middle of their ranks. Values outside the sample's range get the score of its
-# smallest or largest value.
-#
 # References
 # ----------
-# Cohen & Kaplan (2007), Summarizing data using bottom-k sketches, PODC. Conover (1999), Practical
-# nonparametric statistics, section 5.10, on normal scores. Salmon et al. (2011), Random123, on the keys.
+# Cohen & Kaplan (2007), Summarizing data using bottom-k sketches, PODC. Salmon et al. (2011), Random123, on
+# the keys.
 
 
 # The rows with the smallest hashes of their numbers: the same sample in any order of merging, exact for few
@@ -355,8 +350,6 @@ def _count[T](
 MAX_ROWS = 4096
 MIN_ROWS = 512
 MAX_VALUES = 2**22  # numbers in a sample, 32 MiB: with more than 1,024 columns it has fewer rows
-# of the scores' range, with two knots each: a cell is 0.06 wide, and interpolation errs by less
-N_CELLS = 128
 _KEY_SEED = 0x726F7773  # of the keys, far from seeds that users give
 
 
@@ -394,18 +387,3 @@ def sample_columns(rows: Rows, columns: IntArray) -> RowSample:
     counts = np.arange(len(keys)) if rows.sample_weight is None else np.flatnonzero(rows.sample_weight > 0)
     least = counts[np.argsort(keys[counts], kind="stable")[:size]]
     return RowSample(size, keys[least], rows.X[least[:, np.newaxis], columns].astype(np.float64))
-
-
-def rank_map(column: int, values: FloatArray) -> maps.RankMap:
-    """Like `sklearn.preprocessing.QuantileTransformer` to normal scores, with at most 2·N_CELLS + 2 knots.
-
-    `column`: the column's number among the inputs.
-    `values`: float64 array of shape (n_rows,). A sample of the column.
-    """
-    distinct, counts = np.unique(values, return_counts=True)
-    scores = scipy.special.ndtri((np.cumsum(counts) - 0.5 * counts) / len(values))
-    grid = np.linspace(scores[0], scores[-1], N_CELLS + 1)
-    # the values on both sides of each point of the grid, so that interpolation never spans two cells
-    above = np.searchsorted(scores, grid).clip(max=len(scores) - 1)
-    kept = np.unique(np.concatenate([above, (above - 1).clip(min=0)]))
-    return maps.RankMap(column, distinct[kept], scores[kept])

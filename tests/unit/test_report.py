@@ -160,7 +160,13 @@ def test_clusters_differ_in_colour_or_shape_and_neighbours_in_colour():
 
 def test_all_candidates_are_drawn_the_best_on_top():
     errors = [0.3, 0.1, 0.104, 0.2]
-    same = {"kernel": "gaussian", "features": "fourier", "n_components": 64, "standard_error": 0.01}
+    same = {
+        "kernel": "gaussian",
+        "features": "fourier",
+        "n_components": 64,
+        "standard_error": 0.01,
+        "mapped": False,
+    }
     rows = [{**same, "length_scale": float(i), "score": error} for i, error in enumerate(errors)]
     axes = pictures.figure_of(4, 4).subplots()
     pictures._draw_candidates(axes, sorted(rows, key=lambda one: one["score"]), 4)

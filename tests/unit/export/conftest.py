@@ -26,6 +26,7 @@ FEATURES = {
     "sum": ["--kernel", "gaussian + 0.5 * linear", "--features", "nystrom"],
     "additive": ["--kernel", "additive:kernel=matern:nu=2.5,dense=2", "--features", "nystrom"],
     "ranks": ["--kernel", "gaussian", "--features", "fourier", "--standardize", "rank"],
+    "mapped": ["--length-scale", "auto", "--features", "nystrom"],
 }
 
 
@@ -57,6 +58,7 @@ def fitted(data, tmp_path_factory):
 def data(tmp_path_factory):
     path = tmp_path_factory.mktemp("export") / "data"
     X = np.random.default_rng(0).standard_normal((300, 3)) * [1, 10, 100]
-    y = np.column_stack([np.sin(X[:, 0]) + X[:, 1] / 10, X[:, 2] / 100])
+    y = np.column_stack([np.sin(2 * X[:, 0]) + X[:, 1] / 10, X[:, 2] / 100])
+    X[:, 0] = np.exp(np.clip(X[:, 0], -2, 2))
     write_dataset(path, X, y)
     return path

@@ -12,9 +12,9 @@ import pytest
 
 from rff_dist import draw_feature_map
 from rff_dist.features.fourier import FourierFeatureMap
-from rff_dist.features.maps import RankMap, Standardizer
+from rff_dist.features.maps import ColumnMap, Standardizer
 
-RANKS = tuple(RankMap(column, np.array([0.0, 1.0, 3.0]), np.array([-1.0, 0.0, 1.0])) for column in (0, 2))
+RANKS = tuple(ColumnMap(column, np.array([0.0, 1.0, 3.0]), np.array([-1.0, 0.0, 1.0])) for column in (0, 2))
 FLOAT32 = 2.0**-23
 STANDARDIZER = Standardizer(np.arange(3.0), np.ones(3))
 MAPS = ("pairs", "phases")
@@ -112,7 +112,7 @@ class TestDigest:
             replace(features, standardizer=Standardizer(standardizer.scale, standardizer.mean)),
             *(
                 replace(features, standardizer=Standardizer(standardizer.mean, standardizer.scale, ranks))
-                for ranks in (RANKS, RANKS[:1], (replace(RANKS[0], scores=nudged(RANKS[0].scores)),))
+                for ranks in (RANKS, RANKS[:1], (replace(RANKS[0], outputs=nudged(RANKS[0].outputs)),))
             ),
         ]
         assert len({other.digest() for other in changed}) == len(changed)

@@ -173,7 +173,7 @@ def test_the_plan_of_choices_is_what_is_tried(n_samples):
     dataset = ArrayDataset(X, X[:, 0])
     options, engine = RidgeOptions(n_components=32, cv=3), SerialEngine(1)
     choices = choices_of(dataset, options, machines=Machines.of(engine))
-    assert choices.n_tried == 17
+    assert choices.n_tried == 18
     assert choices.n_finalists == (1 if n_samples == 600 else 3)
     assert choices.folds.base == HashFolds(3)
     if n_samples == 600:

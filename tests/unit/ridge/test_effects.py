@@ -107,7 +107,7 @@ class TestEffects:
         X, y = make_rows(2000)
         X[:, 2] = 7.0
         model = seeded(ORDER_1, standardize="auto").fit(X, y)
-        assert model.ranked_columns_ == (3,)
+        assert model.mapped_columns_ == (3,)
         effects = model.effects_
         assert [effect.column for effect in effects] == [0, 1, 2, 3]
         ends = X[:, 1].mean() + np.array([-2, 2]) * X[:, 1].std()

@@ -92,7 +92,7 @@ def test_a_stored_model_comes_back_with_the_same_bits_and_fits_again_to_them(
     assert loaded.model_.digest() == model.model_.digest()
     assert loaded.model_.card == model.model_.card
     assert loaded.n_features_in_ == 3
-    assert loaded.ranked_columns_ == model.ranked_columns_
+    assert loaded.mapped_columns_ == model.mapped_columns_
     for name in ("n_components", "standardize", "fit_intercept"):
         assert getattr(loaded, name) == getattr(model, name)
     if model.feature_map_.spec is not None:  # it has the seed, which centres do not

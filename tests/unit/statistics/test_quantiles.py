@@ -16,8 +16,9 @@ from sklearn.preprocessing import QuantileTransformer
 from rff_dist import RFFRidge, SerialEngine
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
+from rff_dist.features.column_maps import N_CELLS, rank_map
 from rff_dist.statistics import inspection
-from rff_dist.statistics.inspection import N_CELLS, RowSample, rank_map, sample_columns
+from rff_dist.statistics.inspection import RowSample, sample_columns
 from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses
 
@@ -61,11 +62,11 @@ def test_equal_values_share_the_middle_of_their_ranks(values):
     column = np.asarray(values, np.float64)
     found = rank_map(0, column)
     expected = ndtri((rankdata(column) - 0.5) / len(column))
-    scores = np.interp(column, found.inputs, found.scores)
+    scores = np.interp(column, found.inputs, found.outputs)
     step = np.ptp(expected) / N_CELLS
     assert_allclose(scores, expected, rtol=0, atol=step + 1e-12)
     assert (np.diff(found.inputs) > 0).all()
-    assert (np.diff(found.scores) > 0).all()
+    assert (np.diff(found.outputs) > 0).all()
 
 
 def test_values_beyond_those_seen_are_clipped_and_what_is_not_finite_stays():
@@ -119,9 +120,9 @@ def test_rows_without_weight_change_nothing_and_no_one_looks_at_y():
     wild = X.copy()
     wild[::3] *= 1e3
     first, second = (standardizer_of(rows, "rank", weights) for rows in (X, wild))
-    for one, other in zip(first.ranks, second.ranks, strict=True):
+    for one, other in zip(first.maps, second.maps, strict=True):
         assert_array_equal(one.inputs, other.inputs)
-        assert_array_equal(one.scores, other.scores)
+        assert_array_equal(one.outputs, other.outputs)
 
 
 def test_auto_takes_columns_with_heavy_tails_and_says_which(caplog):
@@ -129,11 +130,11 @@ def test_auto_takes_columns_with_heavy_tails_and_says_which(caplog):
     with caplog.at_level("INFO", logger="rff_dist"):
         found = standardizer_of(X, "auto")
     # the rare 0/1 column has a large kurtosis too, but ranks would only scale it
-    assert found.ranked_columns == (0, 3)
+    assert found.mapped_columns == (0, 3)
     assert "normal distribution by their ranks: [0, 3]" in caplog.text
     plain = standardizer_of(X, True)
     assert_array_equal(found(X)[:, 1:3], plain(X)[:, 1:3])
-    assert standardizer_of(X, "rank").ranked_columns == (0, 1, 2, 3)
+    assert standardizer_of(X, "rank").mapped_columns == (0, 1, 2, 3)
     assert standardizer_of(X, False) is None
 
 
@@ -141,7 +142,7 @@ def test_auto_takes_columns_with_heavy_tails_and_says_which(caplog):
 def test_auto_is_true_for_ordinary_columns(law):
     X = getattr(np.random.default_rng(0), law)(size=(5_000, 4))
     found = standardizer_of(X, "auto")
-    assert found.ranks == ()
+    assert found.maps == ()
     assert_array_equal(found(X), standardizer_of(X, True)(X))
 
 
@@ -149,10 +150,10 @@ def test_a_fit_of_heavy_tails_reports_its_columns():
     X = tailed(3_000)
     y = np.tanh(X[:, 0]) + np.log(X[:, 3])
     model = plain_ridge(n_components=64, alpha=1e-3, random_state=0).fit(X[:2_000], y[:2_000])
-    assert model.ranked_columns_ == (0, 3)
-    assert model.model_.card["ranked_columns"] == [0, 3]
+    assert model.mapped_columns_ == (0, 3)
+    assert model.model_.card["mapped_columns"] == [0, 3]
     # by means and deviations log-normal columns of sigma 2 are a spike at 0: R² 0.3
     assert model.score(X[2_000:], y[2_000:]) > 0.9
     classifier = plain_classifier(n_components=64, random_state=0).fit(X, y > 0)
-    assert classifier.ranked_columns_ == (0, 3)
+    assert classifier.mapped_columns_ == (0, 3)
     assert classifier.score(X, y > 0) > 0.9
