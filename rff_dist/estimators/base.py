@@ -439,11 +439,16 @@ def _scales_words(scales: float | Sequence[float], names: Sequence[str]) -> str:
 
 
 def features_facts(feature_map: maps.FeatureMap, names: Sequence[str]) -> dict[str, str]:
-    """Return the kernel, and how many features of which kind approximate it."""
-    spec = feature_map.spec
+    """Return the kernel, how many columns are mapped, and how many features of which kind approximate it."""
+    spec, standardizer = feature_map.spec, feature_map.standardizer
+    mapped = () if standardizer is None else standardizer.mapped_columns
     drawn = "" if spec is None else f", {spec.design.name}"
     words = f"{feature_map.n_components:,} {kinds.kind_of(feature_map)}{drawn}"
-    return {**kernel_facts(kinds.kernel_of(feature_map), names), "features": words}
+    return {
+        **kernel_facts(kinds.kernel_of(feature_map), names),
+        **({"mapped columns": f"{len(mapped)} of {feature_map.n_features}"} if mapped else {}),
+        "features": words,
+    }
 
 
 def model_facts(model: models.RidgeModel, names: Sequence[str]) -> dict[str, str]:
