@@ -20,7 +20,7 @@ from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.features import maps
 from rff_dist.frequencies import uniforms
 from rff_dist.kernels import base, stationary
-from rff_dist.numerics import machine
+from rff_dist.numerics import lapack, machine
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
@@ -276,18 +276,22 @@ def kernel_at(
 
 
 def _factor_and_solve(matrix: FloatArray, right: FloatArray, alpha: float) -> tuple[FloatArray, FloatArray]:
-    """Return the lower Cholesky factor of a matrix, which is overwritten, and the solution."""
-    factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=1, overwrite_a=1)
-    if failed:
+    """Return the Cholesky factor of a symmetric matrix, which is overwritten, and the solution.
+
+    LAPACK's lower triangle is the upper one in C's order; below it, the factor keeps what was there.
+    """
+    factor, solved, n = np.ascontiguousarray(matrix), np.array(right, order="F"), len(matrix)
+    if lapack.call("dpotrf", b"L", n, factor, n):
         raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alpha:g}; scale X and y")
-    solved, _ = scipy.linalg.lapack.dpotrs(factor, right, lower=1)
+    lapack.call("dpotrs", b"L", n, solved.shape[1], factor, n, solved, n)
     return factor, solved
 
 
 def _inverse(factor: FloatArray) -> FloatArray:
-    """Return the inverse of the matrix with this lower Cholesky factor, which is overwritten."""
-    lower, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
-    inverse = lower + lower.T  # above the diagonal, `lower` is 0
+    """Return the inverse of the matrix with this Cholesky factor, which is overwritten."""
+    lapack.call("dpotri", b"L", len(factor), factor, len(factor))
+    upper = np.triu(factor)
+    inverse = upper + upper.T
     inverse[np.diag_indices_from(inverse)] *= 0.5
     return np.asarray(inverse)
 

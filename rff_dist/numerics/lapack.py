@@ -1,0 +1,47 @@
+"""Routines of the LAPACK that SciPy brings, called without the interpreter's lock."""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import scipy
+
+from rff_dist.typing import FloatArray
+
+
+def call(name: str, *arguments: bytes | int | FloatArray) -> int:
+    """Call a routine, and return its status. All arguments are pointers, and the status is the last.
+
+    SciPy's own wrappers hold the interpreter's lock, so that threads could not solve side by side.
+    """
+    status = ctypes.c_int(0)
+    pointers = [_pointer(argument) for argument in (*arguments, status)]
+    _routine(name, len(pointers))(*pointers)
+    return status.value
+
+
+def _pointer(argument: bytes | int | ctypes.c_int | FloatArray) -> object:
+    """Return an argument as the pointer that LAPACK takes.
+
+    `ctypes.cast` would leave reference cycles for Python to collect.
+    """
+    if isinstance(argument, np.ndarray):
+        return argument.ctypes.data
+    if isinstance(argument, bytes):
+        return argument
+    return ctypes.byref(ctypes.c_int(argument) if isinstance(argument, int) else argument)
+
+
+@cache
+def _routine(name: str, n_arguments: int) -> Callable[..., None]:
+    """Return a routine of the LAPACK that SciPy brings; see `scipy.linalg.cython_lapack`."""
+    # a capsule's name is the routine's signature in C, and its pointer the routine
+    capsule = scipy.linalg.cython_lapack.__pyx_capi__[name]
+    named = ctypes.pythonapi.PyCapsule_GetName
+    named.restype, named.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    address = ctypes.pythonapi.PyCapsule_GetPointer
+    address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # functions of this type, unlike PYFUNCTYPE's, release the interpreter's lock while they run
+    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_arguments)
+    return kind(address(capsule, named(capsule)))
