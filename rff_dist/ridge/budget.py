@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FIRST_SHARE = 0.4  # of the seconds are for the first round
-TUNING_SECONDS = 5.0  # that must be left for the first round to tune length scales
+TUNING_SECONDS = 3.0  # that must be left for the first round to tune length scales
 MIN_COMPONENTS = 256
 
 
