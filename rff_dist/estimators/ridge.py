@@ -319,10 +319,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         If the model was fitted with `conformal=True`, the cross-validated residuals give one width for all
         rows, whatever the distribution of the noise; with "normalized" intervals are wider where residuals
         are larger. Otherwise they are ± a normal quantile times the standard deviations of `predict`, at the
-        same cost, and too narrow for a model with nearly as many degrees of freedom as rows. Of seven real
-        sets, by default (8 fits of each, to 283 to 1,082 rows), they contained 65 % (pendulum, 0.94 of the
-        rows), 83 % (airfoil, 0.77) and 92 to 94 % (others, up to 0.44) of new rows at a coverage of 95 %;
-        with `conformal=True` 95 or 96 % of each.
+        same cost. For a model with nearly as many degrees of freedom as rows these are too narrow, which a
+        warning says: of seven real sets, by default (8 fits of each, to 283 to 1,082 rows), they contained
+        65 % (pendulum, 0.94 of the rows), 83 % (airfoil, 0.77) and 92 to 94 % (others, up to 0.44) of new
+        rows at a coverage of 95 %; with `conformal=True` 95 or 96 % of each.
 
         Parameters
         ----------

@@ -180,6 +180,15 @@ class RidgeModel:
     def with_card(self, **facts: Any) -> Self:
         return replace(self, card={**self.card, **facts})
 
+    def leverage_when_chosen(self) -> float:
+        """Return degrees of freedom over rows where folds chose alpha, of the least one; 0 if not known."""
+        if (leverages := self.selection.get("cv_leverages")) is None:
+            return 0.0
+        widths, alphas = self.selection["cv_n_components"], self.selection["cv_alphas"]
+        place = min(int(np.searchsorted(alphas, np.min(self.alpha))), len(alphas) - 1)
+        same_width = leverages[:, widths == self.feature_map.n_components, place]
+        return float(same_width.mean()) if same_width.size else 0.0
+
     def without_statistics(self) -> Self:
         """Return the same model without its sums: smaller, but it cannot be updated."""
         return replace(self, statistics=None)

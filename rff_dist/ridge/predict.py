@@ -4,6 +4,7 @@ Estimators, the command line and the flows call these, as they call `ridge.fit.f
 """
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,10 @@ from rff_dist.ridge import held_out, uncertainty
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import inspection
 from rff_dist.typing import FloatArray
+
+# Degrees of freedom over rows. Of real sets with 0.03 to 0.44 normal 95 % intervals contained 92 to 94 % of
+# new rows, with 0.77 (airfoil) 83 % and with 0.94 (pendulum) 65 %; 8 fits of each of seven.
+NARROW_ABOVE = 0.5
 
 
 def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> evaluation.Errors:
@@ -125,6 +130,13 @@ def _predicting(
         model.refuse_classifier("intervals")
         if model.held_out is None:
             state = replace(state, deviations=float(scipy.special.ndtri((1.0 + coverage) / 2.0)))
+            if (leverage := model.leverage_when_chosen()) > NARROW_ABOVE:
+                warnings.warn(
+                    f"normal intervals may be too narrow: alpha was chosen with {leverage:.0%} as many "
+                    "degrees of freedom as rows; fit with `conformal`, which takes them from held-out errors",
+                    UserWarning,
+                    stacklevel=2,
+                )
         else:
             half_width = model.held_out.quantile(coverage)
             state = replace(state, half_width=half_width, root_deviations=model.root_deviations)

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 
-from rff_dist import Gaussian, SerialEngine, load_model, save_model
+from rff_dist import Gaussian, Matern, SerialEngine, load_model, save_model
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.ridge import predict as prediction
@@ -194,6 +194,28 @@ def test_one_row_has_the_deviation_and_interval_that_it_has_among_others(feature
         assert_allclose(one_mean[0], mean[row], rtol=1e-12)
         assert_allclose(one_std[0], std[row], rtol=1e-10)
         assert_allclose([end[0] for end in ends], [lower[row], upper[row]], rtol=1e-10)
+
+
+def test_intervals_of_a_model_with_as_many_degrees_of_freedom_as_rows_warn_that_they_may_be_narrow(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (150, 3))
+    y = np.sin(2 * X).sum(axis=1)  # without noise, so that each of few rows is followed
+    given = {"alpha": [1e-4, 1e3], "features": "nystrom", "n_components": 120, "random_state": 0}
+    with pytest.warns(UserWarning, match="the smallest that was tried"):
+        followed = plain_ridge(Matern(2.0), **given).fit(X, y)
+    table = followed.selection_
+    share = table["cv_leverages"][:, 0, table["cv_alphas"] == followed.alpha_].mean()
+    assert share > 0.7
+    save_model(followed, tmp_path / "model")
+    for model in (followed, load_model(tmp_path / "model")):
+        with pytest.warns(UserWarning, match=f"{share:.0%}"):
+            model.predict_interval(X[:5])
+    # no warning, which is an error here, from held-out errors, or if there are many more rows
+    with pytest.warns(UserWarning, match="the smallest that was tried"):
+        calibrated = plain_ridge(Matern(2.0), conformal=True, **given).fit(X, y)
+    calibrated.predict_interval(X[:5])
+    X, y = problem()
+    ridge(alpha="cv").fit(X, y).predict_interval(X[:5])
 
 
 def test_the_triangle_is_made_once_stays_with_the_model_and_is_not_pickled(monkeypatch):
