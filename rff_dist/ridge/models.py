@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rff_dist.data import folding
 from rff_dist.errors import IntegrityError, StatisticsError
 from rff_dist.features import kinds, maps
 from rff_dist.fitting import predicting
@@ -21,6 +22,7 @@ from rff_dist.numerics import machine
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.ridge import held_out as conformal
 from rff_dist.ridge import uncertainty
+from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.statistics import moments, ridge_statistics
 from rff_dist.storage import records
 from rff_dist.text import redact, short_repr
@@ -123,6 +125,13 @@ class RidgeModel:
     def n_targets(self) -> int:
         return int(self.coefficients.shape[1])
 
+    @property
+    def cross_validation(self) -> CrossValidation | None:
+        """The table of k-fold errors that alpha was chosen by; None if it was given or chosen otherwise."""
+        if "cv_errors" not in self.selection:
+            return None
+        return CrossValidation.from_arrays(folding.folds_from_dict(self.card["folds"]), self.selection)
+
     @cached_property
     def linear(self) -> predicting.LinearModel:
         return predicting.LinearModel(self.feature_map, self.coefficients, self.intercept)
@@ -179,15 +188,6 @@ class RidgeModel:
 
     def with_card(self, **facts: Any) -> Self:
         return replace(self, card={**self.card, **facts})
-
-    def leverage_when_chosen(self) -> float:
-        """Return degrees of freedom over rows where folds chose alpha, of the least one; 0 if not known."""
-        if (leverages := self.selection.get("cv_leverages")) is None:
-            return 0.0
-        widths, alphas = self.selection["cv_n_components"], self.selection["cv_alphas"]
-        place = min(int(np.searchsorted(alphas, np.min(self.alpha))), len(alphas) - 1)
-        same_width = leverages[:, widths == self.feature_map.n_components, place]
-        return float(same_width.mean()) if same_width.size else 0.0
 
     def without_statistics(self) -> Self:
         """Return the same model without its sums: smaller, but it cannot be updated."""

@@ -130,19 +130,28 @@ def _predicting(
         model.refuse_classifier("intervals")
         if model.held_out is None:
             state = replace(state, deviations=float(scipy.special.ndtri((1.0 + coverage) / 2.0)))
-            if (leverage := model.leverage_when_chosen()) > NARROW_ABOVE:
-                warnings.warn(
-                    f"normal intervals may be too narrow: alpha was chosen with {leverage:.0%} as many "
-                    "degrees of freedom as rows; fit with `conformal`, which takes them from held-out errors",
-                    UserWarning,
-                    stacklevel=2,
-                )
+            _warn_if_narrow(model)
         else:
             half_width = model.held_out.quantile(coverage)
             state = replace(state, half_width=half_width, root_deviations=model.root_deviations)
     if std or state.deviations > 0:
         state = replace(state, model=_predictive_state(dataset, model, engine=engine))
     return state
+
+
+def _warn_if_narrow(model: RidgeModel) -> None:
+    """Warn that normal intervals may be too narrow, if alpha was chosen with many degrees of freedom."""
+    table, alpha = model.cross_validation, np.min(model.alpha)
+    if table is None or alpha not in table.alphas:
+        return
+    leverage = table.mean_leverage(model.feature_map.n_components, alpha)
+    if leverage > NARROW_ABOVE:
+        warnings.warn(
+            f"normal intervals may be too narrow: alpha was chosen with {leverage:.0%} as many degrees of "
+            "freedom as rows; fit with `conformal`, which takes them from held-out errors",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:

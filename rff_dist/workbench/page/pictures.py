@@ -397,10 +397,8 @@ def draw_choice(
     Raises DataError if no error is above 0.
     """
     arrays = model.selection
-    if "cv_alphas" in arrays:
-        folds = model.card["folds"]
-        table = cross_validation.CrossValidation.from_arrays(folding.folds_from_dict(folds), arrays)
-        subtitle = f"{about}, {folding.folds_words(folds)}"
+    if (table := model.cross_validation) is not None:
+        subtitle = f"{about}, {folding.folds_words(model.card['folds'])}"
         return draw_cross_validation(
             table, title=title, subtitle=subtitle, candidates=candidates, alpha=model.plain_alpha
         )
