@@ -32,7 +32,6 @@ rff-dist data delete sales.zarr gone.csv --by sale
 rff-dist data expire sales.zarr --days 30
 rff-dist forget sales.zarr --rows asked.csv --id --models models/price
 rff-dist update models/price sales.zarr --window 90d
-rff-dist update models/price sales.zarr --half-life 30d
 """
 
 

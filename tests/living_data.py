@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
-from rff_dist import Gaussian, RidgeStatistics, SerialEngine
+from rff_dist import Gaussian, SerialEngine
 from rff_dist.data import blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.fields import build
 from rff_dist.living import update
-from rff_dist.living.new_rows import MOST_HALVINGS
-from rff_dist.statistics import accumulate, inspection, passes, specs
-from rff_dist.statistics.accumulate import Accumulation
+from rff_dist.statistics import accumulate, passes, specs
 from rff_dist.statistics.moments import ColumnMoments, measure_moments
 from rff_dist.workbench.jobs import refresh as updating
 from rff_dist.workbench.jobs.specs import Update
@@ -76,27 +72,6 @@ def assert_follows(model, begun, dataset, start=0):
     assert np.all(model.columns.rounding < 1e-3)
     excess = np.abs(model.columns.second - columns.second) - model.columns.rounding**2
     assert np.all(excess <= 1e-9 * columns.second)
-
-
-def assert_fades(model, begun, dataset, ages, start=0):
-    """The oracle: each piece of a block whose rows weigh the same, summed apart and divided by powers of two.
-
-    `ages`: how often the weight of each row is halved.
-    """
-    state = Accumulation(begun.feature_map, begun.statistics.spec)
-    edges = {0, start, *(np.flatnonzero(np.diff(ages)) + 1).tolist(), dataset.n_samples}
-    edges |= {block.start for block in inspection.blocks_of(dataset)}
-    expected = RidgeStatistics.empty(begun.statistics.spec).reweighted(0, MOST_HALVINGS)
-    for a, b in pairwise(sorted(edge for edge in edges if edge >= start)):
-        part = accumulate.accumulate_rows(dataset.read(Block(0, a, b)), state)
-        expected = expected + part.reweighted(-int(ages[a]), MOST_HALVINGS)
-    assert model.statistics == expected
-    assert model.statistics.digest() == expected.digest()
-    W = 2.0 ** -ages[start:, np.newaxis].astype(float)
-    rows = dataset.read(Block(0, start, dataset.n_samples))
-    Z = begun.feature_map.transform(rows.X)
-    np.testing.assert_allclose(model.statistics.ZtZ(), Z.T @ (W * Z), rtol=1e-6, atol=1e-6 * W.sum())
-    np.testing.assert_allclose(model.statistics.Zty()[:, np.newaxis], Z.T @ (W * rows.y), atol=1e-6 * W.sum())
 
 
 def refresh(model, url, **options):

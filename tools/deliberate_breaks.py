@@ -167,8 +167,8 @@ BREAKS = [
     Break(
         "the gate judges the champion by rows that it has seen",
         "rff_dist/living/gate.py",
-        "rest = replace(rest - part.reweighted(-age, halvings), n_tiles=rest.n_tiles + part.n_tiles)",
-        "rest = replace(rest, n_tiles=rest.n_tiles + part.n_tiles)",
+        "rest = replace(whole - part, n_tiles=whole.n_tiles + part.n_tiles)",
+        "rest = replace(whole, n_tiles=whole.n_tiles + part.n_tiles)",
         ("tests/unit/ridge/test_update.py",),
     ),
 ]

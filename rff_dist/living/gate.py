@@ -7,7 +7,7 @@ at most 10,000. These rows were accepted before, so that a batch with wrong targ
 Both models are solved without them, from exact differences. The published model holds all rows, these too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import StatisticsError
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.living import drift, new_rows, update
-from rff_dist.living.differences import Range, as_blocks, count_rows, cut_ranges, merge_ranges
+from rff_dist.living.differences import Range, as_blocks, count_rows, cut_ranges
 from rff_dist.numerics import cholesky, eigen, exact_sums
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import accumulate, inspection, ridge_statistics
@@ -39,16 +39,14 @@ _NEGLIGIBLE = 1e-6  # of a target's variance: smaller errors are treated as equa
 class HeldOut:
     """Rows that two models are compared on, which neither has seen; see above.
 
-    `sums`: statistics of these rows, to be subtracted, by how many times their weights are halved in the
-      champion
-      and in the challenger; empty for test data.
+    `sums`: statistics of these rows, to be subtracted; None for test data.
     `champion`: solved without these rows.
     `errors`: the champion's errors on them.
     """
 
     dataset: Dataset
     blocks: list[Block]
-    sums: Mapping[tuple[int, int], ridge_statistics.RidgeStatistics]
+    sums: ridge_statistics.RidgeStatistics | None
     champion: predicting.LinearModel
     errors: drift.ErrorSums
 
@@ -56,7 +54,7 @@ class HeldOut:
     def words(self) -> str:
         """A description of the rows, for messages."""
         n_samples = f"{self.errors.errors.n_samples:,}"
-        if not self.sums:
+        if self.sums is None:
             return f"{n_samples} rows of test data"
         return f"the newest {n_samples} rows that the champion holds"
 
@@ -81,7 +79,7 @@ def hold_out(
         new_rows.check_columns(champion, test)
         blocks = inspection.blocks_of(test)
         errors = inspection.sum_rows(test, compute, champion.linear, engine=engine, label="evaluate")
-        return HeldOut(test, blocks, {}, champion.linear, errors)
+        return HeldOut(test, blocks, None, champion.linear, errors)
     spec, ranges = champion.summed.spec, _newest(rows.shared(champion))
     if not ranges:
         raise StatisticsError(
@@ -94,14 +92,11 @@ def hold_out(
     X, y, weight = dataset.take(numbers)
     assert y is not None  # the models' columns and targets are those of the dataset
     dataset = memory.ArrayDataset(X, y[:, 0] if dataset.one_dimensional else y, weight)
-    blocks = as_blocks(cut_ranges([(0, len(numbers))], at_once))
+    pieces = cut_ranges([(0, len(numbers))], at_once)
+    blocks = as_blocks(pieces)
     state = engine.broadcast(accumulate.Accumulation(champion.feature_map, spec))
-    sums = {}
-    for ages, those in rows.by_ages(champion, ranges).items():
-        places = merge_ranges(np.searchsorted(numbers, those).tolist())
-        part = update.sum_ranges(dataset, cut_ranges(places, at_once), state, engine=engine)
-        sums[ages] = part.with_whitener(whitener)
-    without = _linear_without(champion, [(before, part) for (before, _), part in sums.items()])
+    sums = update.sum_ranges(dataset, pieces, state, engine=engine).with_whitener(whitener)
+    without = _linear_without(champion, sums)
     errors = inspection.sum_rows(dataset, compute, without, blocks=blocks, engine=engine, label="evaluate")
     return HeldOut(dataset, blocks, sums, without, errors)
 
@@ -120,18 +115,17 @@ def _newest(ranges: Sequence[Range]) -> list[Range]:
 
 
 def _linear_without(
-    model: RidgeModel, parts: Sequence[tuple[int, ridge_statistics.RidgeStatistics]]
+    model: RidgeModel, part: ridge_statistics.RidgeStatistics | None
 ) -> predicting.LinearModel:
     """Solve a model without some of its rows, with the same alpha.
 
-    `parts`: how many times these rows' weights are halved in the model, and their statistics.
+    `part`: the statistics of these rows.
     """
-    if not parts:
+    if part is None:
         return model.linear
-    rest, halvings = model.summed, new_rows.Fading.from_card(model.card).halvings
-    for age, part in parts:
-        # The part was cut into other tiles than the whole, so that rounding errors add up and none cancel.
-        rest = replace(rest - part.reweighted(-age, halvings), n_tiles=rest.n_tiles + part.n_tiles)
+    whole = model.summed
+    # The part was cut into other tiles than the whole, so that rounding errors add up and none cancel.
+    rest = replace(whole - part, n_tiles=whole.n_tiles + part.n_tiles)
     equations = rest.normal_equations(fit_intercept=model.card["fit_intercept"])
     # The same method as `ridge.solve` takes: Cholesky counts directions below the floor and eigenvalues do
     # not, so that their errors differ much if alpha is near the floor (0.244 and 0.273 for D = 512 in 3
@@ -230,7 +224,7 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
       target's variance do not count.
     """
     champion = held_out.champion
-    without = _linear_without(challenger, [(now, part) for (_, now), part in held_out.sums.items()])
+    without = _linear_without(challenger, held_out.sums)
     # side by side, so that features of each row are made once for both models
     coefficients = np.hstack([champion.coefficients, without.coefficients])
     intercept = np.concatenate([champion.intercept, without.intercept])

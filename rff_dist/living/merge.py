@@ -133,7 +133,6 @@ def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
     for item in fields(spec):
         yield item.name, getattr(spec, item.name)
     yield "fit_intercept", card["fit_intercept"]
-    yield "half_life", new_rows.Fading.from_card(card).half_life
 
 
 def _check_apart(

@@ -1,16 +1,8 @@
-"""Which rows came and went since a model was trained, and how their weights fade with age.
+"""Which rows came and went since a model was trained."""
 
-Sums are divided by two without rounding. So when a new span begins the total is halved, and only rows that
-came, went or changed are read. A row whose weight was halved more than `MOST_HALVINGS` times weighs less than
-a millionth, and is left out.
-"""
-
-import bisect
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
 
 from rff_dist.data import blocks
 from rff_dist.data.loads import Load, read_loads
@@ -20,88 +12,16 @@ from rff_dist.living.differences import (
     NO_DIFFERENCES,
     Differences,
     Range,
-    are_in,
     count_rows,
     find_differences,
     has_rows_of,
     merge_ranges,
     without_rows,
 )
-from rff_dist.living.windows import ALL_ROWS, NO_HALF_LIFE, HalfLife, Window
+from rff_dist.living.windows import ALL_ROWS, Window
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.storage import documents, locations, repositories
 from rff_dist.text import redact
-
-MOST_HALVINGS = 20  # sums count multiples of 2^-20 of their grid, so that these do not round
-
-
-@dataclass(frozen=True, slots=True)
-class Fading:
-    """How many times the weights of a dataset's rows are halved.
-
-    `half_life`: text for `HalfLife.parse`; "none" if all rows weigh the same.
-    `spans`: the end (its last row + 1) and the number of each span of loads, ascending.
-    """
-
-    half_life: str = NO_HALF_LIFE
-    spans: tuple[tuple[int, int], ...] = ()
-
-    @classmethod
-    def of(cls, half_life: str, loads: Sequence[Load]) -> Self:
-        """Return how the rows of these loads fade.
-
-        Raises InvalidParameterError if there is no such half-life, or loads that would count are no longer
-          known.
-        """
-        numbers = HalfLife.parse(half_life).spans(loads, MOST_HALVINGS)
-        if not numbers:
-            return cls()
-        last = {number: load.stop for number, load in zip(numbers, loads, strict=True)}
-        return cls(half_life, tuple((stop, number) for number, stop in last.items()))
-
-    @classmethod
-    def from_card(cls, card: Mapping[str, Any]) -> Self:
-        fading = card.get("fading")
-        return cls() if fading is None else cls(fading["half_life"], tuple(map(tuple, fading["spans"])))
-
-    def to_card(self) -> dict[str, Any]:
-        """Return the entry of a model's card that `from_card` reads."""
-        return {} if not self.spans else {"fading": {"half_life": self.half_life, "spans": self.spans}}
-
-    @property
-    def halvings(self) -> int:
-        """The most times that a weight may be halved."""
-        return MOST_HALVINGS if self.spans else 0
-
-    def age(self, row: int) -> int:
-        if not self.spans:
-            return 0
-        # spans end with their last row + 1: the row's span is the first that ends beyond it
-        place = bisect.bisect_right(self.spans, row, key=lambda span: span[0])
-        return self.spans[-1][1] - self.spans[place][1]
-
-    def halved_since(self, before: Self) -> int:
-        """Return how many times weights were halved since `before`, of rows whose spans are the same."""
-        if self.half_life != before.half_life or not self.spans:
-            return 0
-        return self.spans[-1][1] - before.spans[-1][1]
-
-    @property
-    def first_row(self) -> int:
-        return max((stop for stop, _ in self.spans[:-1] if self.age(stop - 1) > MOST_HALVINGS), default=0)
-
-    def by_age(self, ranges: Iterable[Range]) -> dict[int, set[Range]]:
-        """Cut ranges at the ends of spans, and group them by how many times their weights are halved."""
-        pieces: dict[int, set[Range]] = {}
-        edges = [stop for stop, _ in self.spans[:-1]]
-        for start, stop in ranges:
-            inside = edges[bisect.bisect_right(edges, start) : bisect.bisect_left(edges, stop)]
-            for piece in itertools.pairwise([start, *inside, stop]):
-                pieces.setdefault(self.age(piece[0]), set()).add(piece)
-        return pieces
-
-
-NO_FADING = Fading()
 
 # -- which rows came and went since a model was trained --------------------------------------------
 #
@@ -147,8 +67,7 @@ class NewRows:
     `differences`: how versioned data differ from those that the model was made of; `NO_DIFFERENCES` for other
       data.
     `window`: which rows the model is to hold, as text for `Window.parse`.
-    `fading`: how many times the weights of rows are halved.
-    `is_other_choice`: whether the model had another window or half-life.
+    `is_other_choice`: whether the model had another window.
     `start`: the first row that the model is to hold.
     `left`: rows that the model holds and that lie before `start`.
     """
@@ -159,7 +78,6 @@ class NewRows:
     left_out: tuple[Range, ...]
     differences: Differences = NO_DIFFERENCES
     window: str = ALL_ROWS
-    fading: Fading = NO_FADING
     is_other_choice: bool = False
     start: int = 0
     left: tuple[Range, ...] = ()
@@ -173,20 +91,6 @@ class NewRows:
         """Return the rows, by their present numbers, that a model holds and is to keep."""
         stay = without_rows(held_ranges(model), [*self.differences.changed, *self.left])
         return merge_ranges([*stay, *((row, row + 1) for row in self.differences.moved[:, 0].tolist())])
-
-    def by_ages(self, model: RidgeModel, shared: Sequence[Range]) -> dict[tuple[int, int], list[Range]]:
-        """Group such rows by how many times their weights are halved in the model, and how many times now."""
-        faded = Fading.from_card(model.card)
-        moved = self.differences.moved[are_in(self.differences.moved[:, 0], shared)].tolist()
-        here = [(row, row + 1) for row, _ in moved]
-        by_age = [(faded.age(before), row) for row, (_, before) in zip(here, moved, strict=True)]
-        stay = faded.by_age(without_rows(shared, here))
-        by_age += [(age, piece) for age, ranges in stay.items() for piece in ranges]
-        pieces: dict[tuple[int, int], list[Range]] = {}
-        for before, piece in by_age:
-            for now, ranges in self.fading.by_age([piece]).items():
-                pieces.setdefault((before, now), []).extend(ranges)
-        return {ages: merge_ranges(ranges) for ages, ranges in pieces.items()}
 
     @property
     def n_samples(self) -> int:
@@ -212,7 +116,6 @@ def find_new_rows(
     refusals: Sequence[Refusal] = (),
     backfill: int | None = None,
     window: str | None = None,
-    half_life: str | None = None,
 ) -> NewRows:
     """Find the rows that came, and those that went, since a model was trained on the data.
 
@@ -221,21 +124,16 @@ def find_new_rows(
     `refusals`: rows to pass over.
     `backfill`: from this row on, rows that were left out or refused before are new again.
     `window`: which rows the model is to hold, see `Window.parse`; as before by default.
-    `half_life`: after how many loads or days a row weighs half as much, see `HalfLife.parse`; as before by
-      default.
     Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
       StatisticsError if the model cannot be updated exactly; DataError if columns or targets differ;
-      InvalidParameterError if there is no such window or half-life.
+      InvalidParameterError if there is no such window.
     """
     check_updatable(model)
     check_columns(model, dataset)
     seen, n_samples = n_seen(model), dataset.n_samples
-    (window_before, start_before), faded = _window(model), Fading.from_card(model.card)
+    window_before, start_before = _window(model)
     window = window_before if window is None else window
-    half_life = faded.half_life if half_life is None else half_life
-    loads = _loads_of(dataset, window, half_life)
-    fading = Fading.of(half_life, loads)
-    start = max(Window.parse(window).first_row(loads), fading.first_row)
+    start = Window.parse(window).first_row(_loads_of(dataset, window))
     version = model.card.get("data_version")
     missing = without_rows([(0, seen)], held_ranges(model))
     fingerprint = model.card["prefix_fingerprint"]
@@ -262,9 +160,9 @@ def find_new_rows(
     added = without_rows([*again, (seen, max(seen, n_samples))], [*out, (0, start)])
     # rows that the window has passed; changed ones are subtracted as they were, by `differences`
     left = tuple(without_rows(held_ranges(model), [*changed, (start, max(start, seen))]))
-    is_other = (window, half_life) != (window_before, faded.half_life)
     come = tuple(merge_ranges(added))
-    return NewRows(seen, n_samples, come, tuple(out), differences, window, fading, is_other, start, left)
+    is_other = window != window_before
+    return NewRows(seen, n_samples, come, tuple(out), differences, window, is_other, start, left)
 
 
 def _why_not(model: RidgeModel, dataset: blocks.Dataset, seen: int) -> str:
@@ -294,14 +192,11 @@ def _why_not(model: RidgeModel, dataset: blocks.Dataset, seen: int) -> str:
     )
 
 
-def _loads_of(dataset: blocks.Dataset, window: str, half_life: str) -> list[Load]:
-    """Return the loads of a dataset; raise InvalidParameterError if an option needs unknown ones."""
-    options = {"window": window} if window != ALL_ROWS else {}
-    options |= {"half_life": half_life} if half_life != NO_HALF_LIFE else {}
-    if options and dataset.version is None:
-        option, value = next(iter(options.items()))
+def _loads_of(dataset: blocks.Dataset, window: str) -> list[Load]:
+    """Return the loads of a dataset; raise InvalidParameterError if a window needs unknown ones."""
+    if window != ALL_ROWS and dataset.version is None:
         raise InvalidParameterError(
-            f"`{option}` is {value!r}, but {_name(dataset)} keeps no versions, which record the rows that "
+            f"`window` is {window!r}, but {_name(dataset)} keeps no versions, which record the rows that "
             "came together; expected a versioned dataset. `rff-dist data convert` makes one"
         )
     return read_loads(documents.manifest_of(prepare.attributes_of(dataset)), dataset.n_samples)

@@ -7,9 +7,8 @@ Sums are rounded tile by tile, and tiles are cut from blocks. So the rows of the
 read again, subtracted as they were cut then, and added as they are cut now. Since `-` is exact, the result
 has the bits of one pass over all rows. In versioned data, tiles with rows that were corrected, deleted or
 rolled back are subtracted as they were and added as they are now; rows that leave a window are subtracted
-too. If weights fade, the sums are halved as a whole, see `living.new_rows`. All rows are summed again if the
-model does not say how its rows were cut, if they were cut by folds of groups or of time, or if most blocks
-have changed.
+too. All rows are summed again if the model does not say how its rows were cut, if they were cut by folds of
+groups or of time, or if most blocks have changed.
 
 The result is the challenger: `living.gate` decides whether it may replace the champion, the current model,
 and `jobs.refresh` makes a job of it.
@@ -19,7 +18,7 @@ import bisect
 import functools
 import logging
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -39,19 +38,15 @@ from rff_dist.typing import FloatArray
 logger = logging.getLogger(__name__)
 
 type Ranges = Sequence[differences.Range]
-type RangesByAge = Mapping[int, set[differences.Range]]  # by how many times their rows' weights are halved
+type Pieces = set[differences.Range]
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Rows to add to the sums of a model, or to subtract from them.
-
-    `age`: how many times their weights are halved now.
-    """
+    """Rows to add to the sums of a model, or to subtract from them."""
 
     source: Dataset
-    ranges: set[differences.Range]
-    age: int
+    ranges: Pieces
     sums: Literal["all", "gram", "moments"] = "all"
 
 
@@ -120,68 +115,56 @@ def accumulate_new_rows(
 
     Raises DataError if values cannot be used, or are too large for the grids of the sums.
     """
-    spec, folds, fading = model.summed.spec, _folds(model), rows.fading
-    faded = new_rows.Fading.from_card(model.card)
-    halved = fading.halved_since(faded)
+    spec, folds = model.summed.spec, _folds(model)
     state = accumulate.Accumulation(model.feature_map, spec, folds)
 
-    def summed(change: _Change, halvings: int, age: int) -> ridge_statistics.RidgeStatistics:
+    def summed(change: _Change) -> ridge_statistics.RidgeStatistics:
         sums = replace(state, sums=change.sums, folds=None if change.sums == "gram" else folds)
-        statistics_of_change = sum_ranges(change.source, change.ranges, engine.broadcast(sums), engine=engine)
-        return statistics_of_change.reweighted(-age, halvings)
+        return sum_ranges(change.source, change.ranges, engine.broadcast(sums), engine=engine)
 
     blocks = describe.summed_blocks(dataset, spec, folds)
     wanted = differences.without_rows([(block.start, block.stop) for block in blocks], rows.out)
-    changes = _changes(model, dataset, rows, fading.by_age(wanted), halved)
+    changes = _changes(model, dataset, rows, set(wanted))
     if changes is None:
         logger.info("summing all %s rows again", f"{differences.count_rows(wanted):_}")
-        statistics = ridge_statistics.RidgeStatistics.empty(spec).reweighted(0, fading.halvings)
-        come = [_Change(dataset, ranges, age) for age, ranges in fading.by_age(wanted).items()]
+        statistics = ridge_statistics.RidgeStatistics.empty(spec)
+        come = [_Change(dataset, set(wanted))]
     else:
         gone, come = changes
         statistics = model.summed
         for change in gone:
-            # subtracted with the weights that they have in the sums, hence before these are halved as a whole
-            statistics = statistics - summed(change, faded.halvings, change.age - halved)
-        statistics = statistics.reweighted(-halved, fading.halvings)
+            statistics = statistics - summed(change)
     for change in come:
-        statistics = statistics + summed(change, fading.halvings, change.age)
+        statistics = statistics + summed(change)
     statistics.check_complete(differences.count_rows(wanted), model.feature_map)
     return statistics.with_whitener(model.feature_map.whitener)
 
 
 def _changes(
-    model: RidgeModel, dataset: Dataset, rows: new_rows.NewRows, wanted: RangesByAge, halved: int
+    model: RidgeModel, dataset: Dataset, rows: new_rows.NewRows, wanted: Pieces
 ) -> tuple[list[_Change], list[_Change]] | None:
     """Return what to subtract, as it was, and what to add; None if summing all rows again costs no more.
 
     None too if it is not known how the model's rows were cut.
 
-    `wanted`: the blocks that the model is to hold, by how many times the weights of their rows are halved.
-    `halved`: how many times weights were halved since the model was made.
+    `wanted`: the blocks that the model is to hold.
     """
     per_block, by_folds = model.card.get("rows_per_block"), model.card.get("summed_by_folds", False)
     if per_block is None or (by_folds and _folds(model) is None):
         return None
-    cut = differences.without_rows(
-        differences.cut_ranges([(0, new_rows.n_seen(model))], int(per_block)), new_rows.out_of(model)
-    )
-    held = {age + halved: ranges for age, ranges in new_rows.Fading.from_card(model.card).by_age(cut).items()}
+    cut = differences.cut_ranges([(0, new_rows.n_seen(model))], int(per_block))
+    held = set(differences.without_rows(cut, new_rows.out_of(model)))
     found = rows.differences
     before = found.before or dataset
     # Sums are rounded tile by tile. With folds, tiles are cut from a block's rows in another order, so that
     # whole blocks are summed again.
     height = None if by_folds else specs.tile_rows(model.feature_map.n_components)
-    gone: list[_Change] = []
-    come: list[_Change] = []
-    for age in sorted({*held, *wanted}):
-        were, are = held.get(age, set()), wanted.get(age, set())
-        again = _again(sorted(were & are), found.changed, height)
-        gone.append(_Change(before, (were - are) | again, age))
-        come.append(_Change(dataset, (are - were) | again, age))
+    again = _again(sorted(held & wanted), found.changed, height)
+    gone = [_Change(before, (held - wanted) | again)]
+    come = [_Change(dataset, (wanted - held) | again)]
     # changes would read no fewer rows than summing all again
     n_changed = sum(differences.count_rows(change.ranges) for change in [*gone, *come])
-    if n_changed >= sum(map(differences.count_rows, wanted.values())):
+    if n_changed >= differences.count_rows(wanted):
         return None
     # sums of an update then take 2.8 % of the CPU time of a first fit instead of 4.3 %
     if model.summed.spec.fixed_point:
@@ -192,7 +175,7 @@ def _changes(
 
 
 def _by_rows(
-    change: _Change, own: RangesByAge, other: RangesByAge, compared: differences.Compared, at_once: int
+    change: _Change, own: Pieces, other: Pieces, compared: differences.Compared, at_once: int
 ) -> Iterator[_Change]:
     """Split a change for features in fixed point, whose Z'Z is not rounded, into parts with less work.
 
@@ -202,8 +185,7 @@ def _by_rows(
     `own`, `other`: all rows of the change's side, and of the other side.
     `compared`: the rows that differ, as they are on the change's side.
     """
-    age = change.age
-    mine, others = differences.merge_ranges(own.get(age, ())), differences.merge_ranges(other.get(age, ()))
+    mine, others = differences.merge_ranges(own), differences.merge_ranges(other)
     mixed = set(_touched(sorted(change.ranges), others))
     yield replace(change, ranges=change.ranges - mixed)
     yield replace(change, ranges=mixed, sums="moments")
@@ -213,7 +195,7 @@ def _by_rows(
     differing = compared.within(differences.without_rows(mine, alone)).as_dataset()
     if differing is not None:
         ranges = set(differences.cut_ranges([(0, differing.n_samples)], at_once))
-        yield _Change(differing, ranges, age, "gram")
+        yield _Change(differing, ranges, "gram")
 
 
 def _again(pieces: Ranges, changed: Ranges, height: int | None) -> set[differences.Range]:
@@ -281,7 +263,6 @@ def solve_update(
         n_seen=rows.n_after,
         left_out=[list(span) for span in rows.left_out],
         **window,
-        **rows.fading.to_card(),
     )
     return replace(again, columns=_columns(model, batch, gone))
 

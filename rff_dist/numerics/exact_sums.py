@@ -112,13 +112,6 @@ class ExactSum(EqualByFields):
             raise DataError("a sum is larger than float64 holds; scale the values down")
         return np.where(negative, -total, total)
 
-    def times_power(self, exponent: int) -> Self:
-        """Return the sums times 2**exponent: nothing is rounded."""
-        whole, bits = divmod(exponent, _BITS)
-        digits = np.concatenate([self.digits, np.zeros((1, *self.shape), np.int64)])
-        # digits have 32 bits and are shifted by 31 at most, so they stay below 2**63
-        return type(self)(*_canonical(self.lowest + whole, digits << bits))
-
     def _combined(self, other: ExactSum, sign: int) -> Self:
         if self.shape != other.shape:
             raise StatisticsError(f"cannot add sums of shape {self.shape} and {other.shape}")

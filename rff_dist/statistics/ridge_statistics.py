@@ -9,7 +9,7 @@ are applied when the statistics are read, in float64.
 import hashlib
 import json
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
@@ -26,7 +26,7 @@ from rff_dist.typing import EqualByFields, FloatArray, IntArray
 type _Limbs = tuple[IntArray, IntArray | None]  # low, and high if one limb is not enough
 
 _LIMB_MASK = (1 << specs.LIMB_BITS) - 1
-_COUNTS = ("n_samples", "n_observations", "n_tiles", "halvings")
+_COUNTS = ("n_samples", "n_observations", "n_tiles")
 _STRIP = 2**18  # numbers worked on at a time, a few MiB, so that no temporary array is as large as the result
 
 
@@ -47,7 +47,7 @@ class RidgeStatistics(EqualByFields):
         Number of rows with a weight above 0. If weights repeat rows: the sum of the weights, without class
         weights.
     low, high : int64 arrays, `high` None while one limb is enough
-        Output tiles of U'WU, low + high · 2**62, in multiples of 2**(grid_exponent - halvings).
+        Output tiles of U'WU, low + high · 2**62, in multiples of 2**grid_exponent.
     cross : ExactSum of shape (n_components, n_targets + 1)
         U'W[Y - offset, 1].
     targets : ExactSum of shape (n_targets + 1, n_targets + 1)
@@ -55,8 +55,6 @@ class RidgeStatistics(EqualByFields):
     n_tiles : int
         Number of products that were rounded to the grid, 0 in fixed point: says how far the Gram may be off.
         Not part of equality or digest.
-    halvings : int
-        How often the weight of a row may be halved without rounding.
     whitener : Whitener or None
         The feature map's. Not part of equality, digest or storage.
 
@@ -84,7 +82,6 @@ class RidgeStatistics(EqualByFields):
     targets: exact_sums.ExactSum
     n_tiles: int = field(default=0, compare=False)
     whitener: specs.Whitener | None = field(default=None, compare=False)
-    halvings: int = 0
 
     __repr__ = short_repr
 
@@ -102,29 +99,6 @@ class RidgeStatistics(EqualByFields):
 
     def __sub__(self, other: object) -> Self:
         return _combined(self, other, -1) if isinstance(other, RidgeStatistics) else NotImplemented
-
-    def reweighted(self, exponent: int, halvings: int) -> Self:
-        """Return the sums of the same rows with weights times 2**exponent, without rounding.
-
-        Parameters
-        ----------
-        exponent : int
-            Below 0 for less weight.
-        halvings : int
-            How often weights may be halved in the result.
-
-        Raises
-        ------
-        StatisticsError
-            If a weight would have been halved more often than `halvings`, which needs fractions.
-        """
-        shift = exponent + halvings - self.halvings
-        if not (exponent or shift):
-            return self
-        cross, targets = (part.times_power(exponent) for part in (self.cross, self.targets))
-        weighted = replace(self, halvings=halvings, cross=cross, targets=targets)
-        low, high = _shifted(self, shift, two_limbs=self.n_samples > _limb_rows(weighted))
-        return replace(weighted, low=low, high=high)
 
     def with_whitener(self, whitener: FloatArray | specs.Whitener | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
@@ -180,8 +154,6 @@ class RidgeStatistics(EqualByFields):
         weight = round(float(self.targets.value()[-1, -1])) if self.spec.frequency_weights else self.n_samples
         if self.n_observations != weight:
             facts.append(self.n_observations)
-        if self.halvings:
-            facts.append({"halvings": self.halvings})
         hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for limb in (self.low, self.high):
             if limb is not None:
@@ -296,7 +268,7 @@ class RidgeStatistics(EqualByFields):
         # each row adds the same to the trace, so dropped, doubled or damaged rows show
         expected = squared_norm * self.sum_of_weights
         trace = specs.trace_of(self)
-        # unit of the grid before halvings: rows were rounded to it
+        # unit of the grid that rows were rounded to
         rounding = self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent
         if abs(trace - expected) > feature_map.squared_norm_error * expected + rounding:
             raise StatisticsError(
@@ -355,8 +327,8 @@ def _spec_to_dict(spec: specs.StatisticsSpec) -> dict[str, Any]:
 
 
 def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) -> S:
-    if (left.spec, left.halvings) != (right.spec, right.halvings):
-        a, b = ({**asdict(sums.spec), "halvings": sums.halvings} for sums in (left, right))
+    if left.spec != right.spec:
+        a, b = asdict(left.spec), asdict(right.spec)
         differing = ", ".join(f"{key}: {a[key]!r} and {b[key]!r}" for key in a if a[key] != b[key])
         raise StatisticsError(
             f"these statistics do not belong together ({differing}); accumulate both with the same "
@@ -383,7 +355,7 @@ def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) ->
 
 def with_room[S: RidgeStatistics](statistics: S, n_samples: int) -> S:
     """Return the same sums, with a second limb if `n_samples` more rows need one; changes `low` in place."""
-    if statistics.high is not None or statistics.n_samples + n_samples <= _limb_rows(statistics):
+    if statistics.high is not None or statistics.n_samples + n_samples <= statistics.spec.limb_rows:
         return statistics
     return carried(replace(statistics, high=np.zeros_like(statistics.low)))
 
@@ -400,32 +372,20 @@ def carried[S: RidgeStatistics](statistics: S) -> S:
     return statistics
 
 
-def _limb_rows(statistics: RidgeStatistics) -> int:
-    """Return for how many rows the sums stay within one limb: each halving takes a bit."""
-    return statistics.spec.limb_rows >> statistics.halvings
-
-
 def _combine_limbs(left: RidgeStatistics, right: RidgeStatistics, sign: int, n_samples: int) -> _Limbs:
     """Add or subtract Grams. One limb up to `limb_rows` rows, two above: equal sums then compare equal."""
-    if left.high is None and right.high is None and n_samples <= _limb_rows(left):
+    if left.high is None and right.high is None and n_samples <= left.spec.limb_rows:
         return (left.low + right.low if sign > 0 else left.low - right.low), None
 
-    def combine(part: slice) -> tuple[IntArray, IntArray]:
-        # low ± low is from −2**62 to 2**63, which an int64 holds; what exceeds 62 bits goes to high
-        (left_low, left_high), (right_low, right_high) = _split(left, part), _split(right, part)
-        low = left_low + sign * right_low
-        return low & _LIMB_MASK, left_high + sign * right_high + (low >> specs.LIMB_BITS)
-
-    return _by_strips(combine, len(left.low), two_limbs=n_samples > _limb_rows(left))
-
-
-def _by_strips(limbs: Callable[[slice], tuple[IntArray, IntArray]], size: int, *, two_limbs: bool) -> _Limbs:
-    """Compute the limbs of a Gram strip by strip; if one limb is enough, both are joined in it."""
-    low = np.empty(size, np.int64)
-    high = np.empty(size, np.int64) if two_limbs else None
-    for start in range(0, size, _STRIP):
+    low = np.empty(len(left.low), np.int64)
+    high = np.empty_like(low) if n_samples > left.spec.limb_rows else None
+    for start in range(0, len(low), _STRIP):
         part = slice(start, start + _STRIP)
-        lower, upper = limbs(part)
+        (left_low, left_high), (right_low, right_high) = _split(left, part), _split(right, part)
+        # low ± low is from −2**62 to 2**63, which an int64 holds; what exceeds 62 bits goes to high
+        lower = left_low + sign * right_low
+        upper = left_high + sign * right_high + (lower >> specs.LIMB_BITS)
+        lower &= _LIMB_MASK
         if high is None:
             low[part] = lower + (upper << specs.LIMB_BITS)
         else:
@@ -438,22 +398,6 @@ def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray
         return statistics.low[part], statistics.high[part]
     # one limb seen as two, in the same form as `carried` leaves them
     return statistics.low[part] & _LIMB_MASK, statistics.low[part] >> specs.LIMB_BITS
-
-
-def _shifted(statistics: RidgeStatistics, bits: int, *, two_limbs: bool) -> _Limbs:
-    """Return a Gram's limbs times 2**bits; raises StatisticsError if that leaves a fraction."""
-
-    def shift(part: slice) -> tuple[IntArray, IntArray]:
-        low, high = _split(statistics, part)
-        if bits >= 0:
-            staying = (1 << (specs.LIMB_BITS - bits)) - 1
-            return (low & staying) << bits, (high << bits) + (low >> (specs.LIMB_BITS - bits))
-        fraction = (1 << -bits) - 1
-        if (low & fraction).any():
-            raise StatisticsError(f"these sums cannot be divided by 2**{-bits} without rounding")
-        return (low >> -bits) + ((high & fraction) << (specs.LIMB_BITS + bits)), high >> -bits
-
-    return _by_strips(shift, len(statistics.low), two_limbs=two_limbs)
 
 
 def _packed(layout: specs.TileLayout, buffer: IntArray) -> IntArray:

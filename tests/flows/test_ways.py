@@ -303,7 +303,6 @@ WRONG = {
         "level": [1.0],
         "backfill": [-1, "all"],
         "window": ["2 weeks"],
-        "half_life": ["a year"],
     },
     PredictParameters: {"coverage": [1.0], "std": [1]},
 }

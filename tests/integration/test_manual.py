@@ -131,7 +131,7 @@ setTimeout(() => {
   const query = document.querySelector("[data-md-component=search-query]");
   document.querySelector("[data-md-toggle=search]").click();
   query.focus();
-  query.value = "half-life";
+  query.value = "random features";
   query.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }));
 }, 1500);
 setTimeout(() => {

@@ -145,7 +145,6 @@ def evaluate(job: specs.Evaluate, passes: display.Passes) -> Document:
     "model data.zarr",
     "models/sales data.zarr --test test.zarr --tolerance 0.02",
     "models/sales data.zarr --window 30d",
-    "models/sales data.zarr --half-life 30d",
     "model data.zarr --dry-run --json",
     "model data.zarr --backfill 0 --force",
 )

@@ -118,7 +118,7 @@ class Updated:
     `challenger`: the same model with the new rows; None if there is nothing new.
     `record`: JSON values. Of the rows: their URL `data`, the lakehouse `table` that they follow, `n_before`,
       `n_after`, `n_new`, the ranges of `new` and `left_out` rows, the reason for each of the latter in
-      `left_out_because`, the `window` and its `first_row`, and the `half_life`. `decision`: "published",
+      `left_out_because`, the `window` and its `first_row`. `decision`: "published",
       "kept" or "nothing new", in a dry run "would be published" or "would be kept"; `reason`; and of the
       model that is current now its `model`, version, digests and rows. If anything is new also `held_out` (in
       words, and the champion's errors there), `statistics`, `solution` and `gate`; if there are new rows,
@@ -174,7 +174,7 @@ def update_from(
         champion = models.read_model(location.url if version is None else version.url)
         new_rows.check_updatable(champion)
         refusals = find_lacking(location)
-        asked = fields.values_of(job, "backfill", "window", "half_life")
+        asked = fields.values_of(job, "backfill", "window")
         # In a folder the lock is held from here to the publication, so that no other run takes the same rows.
         rows = do("find new rows", new_rows.find_new_rows, champion, dataset, refusals=refusals, **asked)
         dataset, record = rows.differences.after or dataset, _describe_rows(job, dataset, rows, refusals)
@@ -246,9 +246,8 @@ def _check_memory(
     kind = "nystrom" if isinstance(feature_map, nystrom.NystromFeatureMap) else "fourier"
     sums = Sums(alpha=champion.card["alpha_given"], features=kind)
     plan = check_plan(dataset, feature_map.n_components, sums, engine=engine)
-    # Next to a fit's: sums of the champion and of held-out rows. Those of fading weights are twice as large.
-    n_sums = 5 if rows.fading.halvings else 2
-    needed, limit = plan.client_bytes + n_sums * plan.statistics_bytes, plan.client_memory_limit
+    # next to a fit's: sums of the champion and of held-out rows
+    needed, limit = plan.client_bytes + 2 * plan.statistics_bytes, plan.client_memory_limit
     if limit is not None and needed > limit:
         raise PlanError(
             f"an update of n_components={feature_map.n_components:_} needs {human_bytes(needed)} in this "
@@ -292,7 +291,6 @@ def publish_update(
             "added": [list(ends) for ends in rows.ranges],
             "n_seen": rows.n_after,
             **({} if rows.window == windows.ALL_ROWS else {"window": rows.window}),
-            **({"half_life": rows.fading.half_life} if rows.fading.halvings else {}),
             "drifted": drift is not None and drift.drifted,
         }
         why = f"updated: {reason}"
@@ -318,7 +316,6 @@ def _describe_rows(
         "left_out": [list(ends) for ends in rows.left_out],
         "left_out_because": [_why_left_out(refusals, *ends) for ends in rows.left_out],
         "window": rows.window,
-        "half_life": rows.fading.half_life,
         "first_row": rows.start,
     }
 

@@ -187,20 +187,14 @@ class Update:
         "30 days before the newest load. all: every row. By default as before.",
         unit="12|30d|all",
     )
-    half_life: str | None = fields.optional(
-        "Time in which the weight of rows of versioned data halves. 12: spans of 12 loads. 30d: spans of 30 "
-        "days, by when rows were loaded. none: weights do not fade. By default as before.",
-        unit="12|30d|none",
-    )
     force: bool = fields.flag("Publish the challenger even if it is worse than `tolerance` allows.")
     dry_run: bool = fields.flag("Only say what would be done, and write nothing.")
 
     def __post_init__(self) -> None:
-        if self.window is not None or self.half_life is not None:
-            from rff_dist.living.windows import ALL_ROWS, NO_HALF_LIFE, HalfLife, Window
+        if self.window is not None:
+            from rff_dist.living.windows import Window
 
-            Window.parse(ALL_ROWS if self.window is None else self.window)
-            HalfLife.parse(NO_HALF_LIFE if self.half_life is None else self.half_life)
+            Window.parse(self.window)
 
 
 @fields.group

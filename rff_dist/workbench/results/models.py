@@ -338,7 +338,6 @@ def stored_facts(record: records.Record, products: Mapping[str, Any] | None) -> 
         "trained on": f"{card['n_samples']:,} rows, {outputs}",
         "left out": f"{words.ranges_words(refused)}, which updates refused" if refused else None,
         "window": window and f"{window['of']}: from row {window['start']:,} of the data on",
-        "half-life": card.get("fading", {}).get("half_life"),
         "columns": words.listed(card.get("feature_names")),
         "targets": words.listed(card.get("target_names")),
         **test_facts(card.get("metrics"), card.get("target_names")),

@@ -49,7 +49,6 @@ def update_facts(record: Mapping[str, Any]) -> words.Facts:
     window = f", of the window {record['window']}: from row {record['first_row']:,} on"
     facts |= {
         "holds": words.plural(record["n_samples"], "row") + ("" if record["window"] == "all" else window),
-        "half-life": None if record["half_life"] == "none" else record["half_life"],
         "removed": words.plural(record["n_gone"], "row") if record["n_gone"] else None,
     }
     facts["follows"] = words.table_words(record["table"])

@@ -56,19 +56,6 @@ def test_a_model_of_the_last_loads_keeps_its_window(job, tmp_path):
     assert read_model(model).card["window"] == {"of": "2", "start": 799}
 
 
-def test_a_half_life_is_kept_told_and_followed(job):
-    data, model, _ = job
-    append_dataset(data, *batch(1, 300))
-    assert "half-life 1" in shown("update", model, data, "--half-life", "1", "--serial")
-    held = read_model(model)
-    assert held.statistics.sum_of_weights == 300 + 800 / 2
-    assert held.card["fading"] == {"half_life": "1", "spans": [[800, 0], [1100, 1]]}
-    append_dataset(data, *batch(2, 300))
-    shown("update", model, data, "--serial")
-    assert read_model(model).statistics.sum_of_weights == 300 + 300 / 2 + 800 / 4
-    assert "half-life" in shown("info", model)
-
-
 def test_a_bad_batch_is_kept_out_and_listed(job):
     data, model, _ = job
     append_dataset(data, *batch(1, 300, bad=True))

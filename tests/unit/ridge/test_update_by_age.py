@@ -1,20 +1,14 @@
-"""A model of the last loads alone, or whose rows weigh less as they grow older."""
+"""A model of the last loads alone."""
 
 from __future__ import annotations
-
-from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 
 from rff_dist import append_dataset, delete_rows, open_dataset, write_dataset
-from rff_dist.data import loads
-from rff_dist.errors import InvalidParameterError, StatisticsError
-from rff_dist.living import new_rows
-from rff_dist.living.differences import count_rows, merge_ranges
-from rff_dist.living.gate import hold_out, judge
-from rff_dist.living.merge import merge, refit_on
-from rff_dist.living.new_rows import find_new_rows
+from rff_dist.errors import InvalidParameterError
+from rff_dist.living.differences import merge_ranges
+from rff_dist.living.merge import refit_on
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.locations import parse_location
 from rff_dist.workbench.jobs.refresh import find_lacking
@@ -22,7 +16,6 @@ from tests.living_data import (
     BLOCK,
     CHUNK,
     ENGINE,
-    assert_fades,
     assert_follows,
     draw,
     fit,
@@ -35,13 +28,12 @@ from tests.refusals import refuses
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
-@pytest.mark.parametrize("name", ["window", "half_life"])
-def test_needs_data_that_know_their_loads(url, tmp_path, begun, name):
+def test_needs_data_that_know_their_loads(url, tmp_path, begun):
     plain = write_dataset(tmp_path / "plain", *draw(500, 0))
-    with refuses(InvalidParameterError, name, "'2'", "no versions"):
-        update_model(fit(plain), plain, **{name: "2"}, engine=ENGINE)
-    with refuses(InvalidParameterError, name, "'2 weeks'"):
-        update_model(begun, open_dataset(url), **{name: "2 weeks"}, engine=ENGINE)
+    with refuses(InvalidParameterError, "window", "'2'", "no versions"):
+        update_model(fit(plain), plain, window="2", engine=ENGINE)
+    with refuses(InvalidParameterError, "window", "'2 weeks'"):
+        update_model(begun, open_dataset(url), window="2 weeks", engine=ENGINE)
 
 
 class TestAWindow:
@@ -136,100 +128,3 @@ class TestAWindow:
         append_dataset(url, X, np.sin(X[:, 0]))
         columns = refresh(tmp_path / "model", url)["drift"]["columns"]
         assert {one["column"] for one in columns[:2]} == {1, 2}
-
-
-class TestAHalfLife:
-    """Weights that halve from one span of loads to the next."""
-
-    def test_reads_only_what_came_while_all_weights_are_halved(self, tmp_path, monkeypatch):
-        url = tmp_path / "d"
-        write_dataset(url, *draw(BLOCK, 0), chunk_rows=CHUNK, versioned=True)
-        begun = fit(open_dataset(url))
-        write_model(update_model(begun, open_dataset(url), half_life="1", engine=ENGINE), tmp_path / "model")
-        summed = watch_sums(monkeypatch, lambda _, ranges, state: merge_ranges(ranges))
-        for night in range(1, 4):
-            append_dataset(url, *draw(BLOCK, night))
-            found = refresh(tmp_path / "model", url)
-            assert (found["decision"], found["half_life"]) == ("published", "1")
-            ages = night - np.repeat(np.arange(night + 1), BLOCK)
-            assert_fades(read_model(tmp_path / "model"), begun, open_dataset(url), ages)
-        held_out, came = summed[::2], summed[1::2]  # the gate's rows are read before those that came
-        assert came == [[(night * BLOCK, (night + 1) * BLOCK)] for night in range(1, 4)]
-        assert all(count_rows(rows) <= BLOCK for rows in held_out)
-        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
-
-    def test_by_days_follows_the_clock_of_the_loads(self, url, begun, monkeypatch):
-        model = begun
-        now = datetime.now(UTC)
-        for days in (1, 12, 13, 40):  # spans of ten days, of which the first load's is cut somewhere
-            clock = type("Clock", (datetime,), {"now": lambda _, days=days: now + timedelta(days=days)})
-            with monkeypatch.context() as patched:
-                patched.setattr(loads, "datetime", clock)
-                append_dataset(url, *draw(200, days))
-            model = update_model(model, open_dataset(url), half_life="10d", engine=ENGINE)
-            spans = [int((now + timedelta(days=d)).timestamp() // 864_000) for d in (0, 1, 12, 13, 40)]
-            ages = np.repeat(spans, [4000, 200, 200, 200, 200])[: open_dataset(url).n_samples]
-            assert_fades(model, begun, open_dataset(url), ages[-1] - ages)
-
-    @pytest.mark.usefixtures("begun")
-    def test_lets_rows_leave_that_were_halved_too_often(self, url, tmp_path, monkeypatch):
-        monkeypatch.setattr(new_rows, "MOST_HALVINGS", 2)
-        for night in range(4):
-            append_dataset(url, *draw(256, night + 1))
-            found = refresh(tmp_path / "model", url, half_life="1" if night == 0 else None)
-        facts = ("decision", "first_row", "n_gone", "n_samples")
-        assert [found[name] for name in facts] == ["published", 4256, 256, 3 * 256]
-        model = read_model(tmp_path / "model")
-        assert model.statistics.sum_of_weights == 256 * (1 + 0.5 + 0.25)
-        assert refresh(tmp_path / "model", url)["reason"] == "the model holds all 768 rows that count"
-
-    def test_is_no_spec_of_models_without_one(self, url, begun, tmp_path):
-        fades = update_model(begun, open_dataset(url), half_life="1", engine=ENGINE)
-        other = refit_on(begun, write_dataset(tmp_path / "other", *draw(500, 7)), engine=ENGINE)
-        with refuses(StatisticsError, "half_life", "1"):
-            merge([fades, other], ["fades", "other"])
-
-    @pytest.mark.parametrize(
-        ("deleted", "keep_order", "sizes"),
-        [
-            ([], False, [4000, 400, 400, 400]),
-            ([10], True, [3999, 400, 400, 400]),  # all rows behind it move, in their loads
-            ([100], False, [4000, 400, 399, 400]),  # the newest takes its place, and is old from now on
-        ],
-    )
-    def test_holds_out_rows_by_the_weights_of_either_model(self, url, begun, deleted, keep_order, sizes):
-        model = update_model(begun, open_dataset(url), half_life="1", engine=ENGINE)
-        for night in range(2):
-            append_dataset(url, *draw(400, night + 1))
-            model = update_model(model, open_dataset(url), engine=ENGINE)
-        before = open_dataset(url)
-        if deleted:
-            delete_rows(url, deleted, keep_order=keep_order)
-        append_dataset(url, *draw(400, 9))
-        dataset = open_dataset(url)
-        held_out = hold_out(model, dataset, find_new_rows(model, dataset), engine=ENGINE)
-        gate = judge(update_model(model, dataset, engine=ENGINE), held_out, engine=ENGINE)
-        held = np.concatenate([np.arange(block.start, block.stop) for block in held_out.blocks])
-        assert len(held) == (sum(sizes) - 400) // 5
-        X_held, y_held = held_out.dataset.take(held)[:2]
-        expected = []
-        for rows, loads_of in ((before, [4000, 400, 400]), (dataset, sizes)):
-            X, y, _ = rows.take(np.arange(rows.n_samples))
-            W = 2.0 ** np.repeat(-np.arange(len(loads_of))[::-1].astype(float), loads_of)
-            W[np.isin(X[:, 0], X_held[:, 0])] = 0
-            Z, Z_held = (
-                np.column_stack([model.feature_map.transform(one), np.ones(len(one))]) for one in (X, X_held)
-            )
-            penalty = np.diag([0.1] * 8 + [0.0])
-            weights = np.linalg.solve(Z.T @ (W[:, np.newaxis] * Z) + penalty, Z.T @ (W * np.ravel(y)))
-            expected.append(np.sqrt(np.mean((Z_held @ weights - np.ravel(y_held)) ** 2)))
-        np.testing.assert_allclose([gate.champion[0], gate.challenger[0]], expected, rtol=1e-7)
-
-    def test_is_followed_by_a_whole_run_with_centres_too(self, url, tmp_path):
-        write_model(fit(open_dataset(url), features="nystrom"), tmp_path / "model")
-        for half_life in ("1", None):
-            append_dataset(url, *draw(400, 7))
-            found = refresh(tmp_path / "model", url, half_life=half_life)
-            assert (found["decision"], found["half_life"]) == ("published", "1")
-        ages = np.repeat([2, 1, 0], [4000, 400, 400])
-        assert read_model(tmp_path / "model").statistics.sum_of_weights == (2.0**-ages).sum()

@@ -27,7 +27,6 @@ from tests.living_data import (
     BLOCK,
     CHUNK,
     ENGINE,
-    assert_fades,
     assert_follows,
     draw,
     fit,
@@ -54,7 +53,7 @@ class Versions(RuleBasedStateMachine):
         self.url, self.seed = f"{self.folder.name}/data", 1
         dataset = write_dataset(self.url, *draw(1500, 0), chunk_rows=CHUNK, versioned=True)
         self.model = self.begun = fit(dataset, precision=precision)
-        self.version, self.window, self.half_life = dataset.version, None, None
+        self.version, self.window = dataset.version, None
         self.loads = {self.version: np.zeros(1500, int)}  # for each version, the load of each row
 
     def teardown(self):
@@ -107,21 +106,12 @@ class Versions(RuleBasedStateMachine):
             return 0
         return int(np.searchsorted(loads, np.unique(loads)[-int(window) :][0]))
 
-    @rule(
-        window=st.sampled_from([None, None, "1", "2", "3", "all"]),
-        half_life=st.sampled_from([None, None, "1", "2", "none"]),
-    )
-    def follow(self, window, half_life):
+    @rule(window=st.sampled_from([None, None, "1", "2", "3", "all"]))
+    def follow(self, window):
         dataset = open_dataset(self.url)
-        self.model = update_model(self.model, dataset, window=window, half_life=half_life, engine=ENGINE)
-        self.window, self.half_life = window or self.window, half_life or self.half_life
-        start = self.first_row(self.window)
-        if self.half_life in (None, "none"):
-            assert_follows(self.model, self.begun, dataset, start)
-        else:
-            _, load_of_row = np.unique(self.loads[self.version], return_inverse=True)
-            spans = load_of_row // int(self.half_life)
-            assert_fades(self.model, self.begun, dataset, spans[-1] - spans, start)
+        self.model = update_model(self.model, dataset, window=window, engine=ENGINE)
+        self.window = window or self.window
+        assert_follows(self.model, self.begun, dataset, self.first_row(self.window))
 
     @invariant()
     def rows_that_only_moved_are_not_new(self):
@@ -211,7 +201,7 @@ def test_held_out_rows_between_scattered_corrections_fill_whole_blocks(url, begu
     found = hold_out(model, dataset, find_new_rows(model, dataset), engine=ENGINE)
     shared = np.setdiff1d(np.arange(n), changed)
     newest = dataset.take(shared[-(len(shared) // 5) :])
-    Z, (sums,) = model.feature_map.transform(newest.X), found.sums.values()
+    Z, sums = model.feature_map.transform(newest.X), found.sums
     assert len(found.blocks) == -(-len(Z) // BLOCK)
     assert sums.n_samples == len(Z)
     # features are rounded to 15 bits

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from dataclasses import replace
 from operator import add
@@ -148,62 +147,6 @@ class TestTwoLimbs:
         expected = np.array([[2.0**62, -(2.0**62)], [-(2.0**62), 2.0**61]]) * 8 / 2.0**39
         np.testing.assert_array_equal(total.ZtZ(), expected)
         assert trace_of(total) == expected[0, 0] + expected[1, 1]
-
-
-class TestReweighted:
-    """Weights that are halved: the sums of rows with these weights, and nothing is rounded."""
-
-    @given(
-        st.lists(st.tuples(grams(), st.integers(0, 20)), min_size=1, max_size=5),
-        st.integers(1, 20),
-        st.randoms(use_true_random=False),
-    )
-    def test_any_order_of_halving_and_adding_gives_the_integers_of_the_definition(self, aged, step, random):
-        terms = [by_hand(*gram).reweighted(-age, 20) for gram, age in aged]
-        random.shuffle(terms)
-        total = functools.reduce(add, terms)
-        expected = [sum(gram[i] << (20 - age) for (gram, _), age in aged) for i in range(4)]
-        assert integers(total) == expected
-        assert total.targets.value()[0, 0] == sum(LIMB_ROWS * 2.0**-age for _, age in aged)
-        assert total.n_samples == len(aged) * LIMB_ROWS
-        older = total.reweighted(-step, 40).reweighted(0, 40)
-        assert [n << step for n in integers(older)] == [n << 20 for n in expected]
-        assert older.reweighted(step, 20) == total
-        assert older.reweighted(step, 20).digest() == total.digest()
-
-    @pytest.mark.parametrize("bits", [28, FRACTION_BITS, FINE_FRACTION_BITS])
-    def test_they_are_the_products_of_rows_with_weights(self, bits):
-        features = feature_map(SEVERAL_TILES)
-        state = accumulation(features, fraction_bits=bits)
-        sets = [random_rows(40, seed=seed) for seed in range(3)]
-        total = functools.reduce(
-            add, [accumulate_rows(rows, state).reweighted(-5 * age, 12) for age, rows in enumerate(sets)]
-        )
-        W = np.repeat([1.0, 2.0**-5, 2.0**-10], 40)[:, np.newaxis]
-        Z, y = features.transform(np.concatenate([r.X for r in sets])), np.concatenate([r.y for r in sets])
-        tolerance = max(EXACT, 2.0 ** (8 - bits))
-        assert_close(total.ZtZ(), Z.T @ (W * Z), tolerance)
-        assert_close(total.Zty(), Z.T @ (W * y), tolerance)
-        assert_close(total.yty(), y.T @ (W * y))
-        assert_close(total.Zt1(), (W * Z).sum(axis=0), tolerance)
-        assert total.sum_of_weights == W.sum()
-        total.check_complete(120, features)
-
-    def test_they_are_stored_and_told_from_others(self):
-        plain = accumulate_rows(random_rows(20), accumulation(feature_map()))
-        halved = plain.reweighted(-3, 8)
-        metadata, arrays = halved.to_arrays()
-        assert RidgeStatistics.from_arrays(json.loads(json.dumps(metadata)), arrays) == halved
-        assert len({one.digest() for one in (plain, halved, plain.reweighted(0, 8))}) == 3
-        assert plain.reweighted(0, 0) is plain
-        with refuses(StatisticsError, "0", "8"):
-            plain + halved
-
-    def test_a_fraction_is_refused(self):
-        total = by_hand([8, 4, 4, 12], 9)
-        assert integers(total.reweighted(-2, 0)) == [2, 1, 1, 3]
-        with refuses(StatisticsError, "2", "3"):
-            total.reweighted(-3, 0)
 
 
 class TestRefusals:

@@ -16,7 +16,7 @@ from rff_dist.data.loads import (
     without_deleted,
 )
 from rff_dist.errors import InvalidParameterError
-from rff_dist.living.windows import HalfLife, Window
+from rff_dist.living.windows import Window
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
@@ -38,10 +38,9 @@ def test_a_window_begins_with_a_load(window, first_row):
     assert Window.parse(window).first_row(nightly(10)) == first_row
 
 
-NEITHER = ["", "0", "0d", "-3", "3w", "nand"]
-
-
-@pytest.mark.parametrize("bad", [*NEITHER, "d", "3 d", "1e9d", "ALL", "999999999", "٣"])
+@pytest.mark.parametrize(
+    "bad", ["", "0", "0d", "-3", "3w", "nand", "d", "3 d", "1e9d", "ALL", "999999999", "٣"]
+)
 def test_what_is_no_window_is_refused(bad):
     with pytest.raises(InvalidParameterError, match="expected a number of loads, such as 12, of days"):
         Window.parse(bad)
@@ -69,51 +68,6 @@ def test_a_window_beyond_what_is_remembered_is_refused(monkeypatch):
     for beyond in ("4", "30d"):
         with pytest.raises(InvalidParameterError, match="beyond the last 4 loads"):
             Window.parse(beyond).first_row(loads)
-
-
-@pytest.mark.parametrize(
-    ("half_life", "spans"),
-    [
-        ("none", []),
-        ("1", list(range(10))),
-        ("4", [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]),
-        ("10", [0] * 10),
-        ("1d", list(range(10))),
-    ],
-)
-def test_spans_of_a_half_life(half_life, spans):
-    found = HalfLife.parse(half_life).spans(nightly(10), 20)
-    assert [number - found[0] for number in found] == spans
-
-
-def test_days_of_a_half_life_begin_at_the_same_time_whatever_was_loaded():
-    nights = nightly(30)
-    whole, tail = (HalfLife.parse("7d").spans(loads, 20) for loads in (nights, nights[11:]))
-    assert tail == whole[11:]
-    assert whole[-1] - whole[0] in (4, 5)
-
-
-def test_spans_do_not_go_back_with_a_clock_and_take_loads_without_a_time():
-    loads = [Load(5, None), *nightly(5)]
-    loads[4] = Load(40, MONDAY - timedelta(days=300))
-    spans = HalfLife.parse("1d").spans(loads, 20)
-    assert [number - spans[0] for number in spans] == [0, 0, 1, 2, 2, 4]
-    assert HalfLife.parse("1d").spans([Load(5, None)], 20) == [0]
-
-
-@pytest.mark.parametrize("bad", [*NEITHER, "all"])
-def test_what_is_no_half_life_is_refused(bad):
-    with pytest.raises(InvalidParameterError, match=r"`half_life` is .*such as 30d, or none"):
-        HalfLife.parse(bad)
-
-
-def test_a_half_life_beyond_what_is_remembered_is_refused(monkeypatch):
-    monkeypatch.setattr(loads_module, "MOST_LOADS", 4)
-    loads = nightly(4)
-    assert len(HalfLife.parse("1d").spans(loads, 2)) == 4  # the first span does not count any more
-    for half_life, at_most in (("1", 2), ("1d", 3), ("30d", 2)):
-        with pytest.raises(InvalidParameterError, match=r"`half_life` reaches beyond the last 4 loads"):
-            HalfLife.parse(half_life).spans(loads, at_most)
 
 
 @given(
