@@ -30,7 +30,7 @@ from rff_dist.fitting import options, predicting
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, stationary
 from rff_dist.kernels.names import kernel_text, shortened_text
-from rff_dist.ridge import describe, models
+from rff_dist.ridge import describe, effects, models
 from rff_dist.statistics import inspection, passes, ridge_statistics
 from rff_dist.text import number, some
 from rff_dist.typing import FloatArray, PathLike
@@ -297,6 +297,38 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         options.check_alpha(alpha)
         is_chosen = isinstance(alpha, str) and alpha in ("gcv", "evidence")
         return alpha if is_chosen or options.is_one_alpha(alpha) else None
+
+    @abstractmethod
+    def _per_target(self, values: NDArray[np.float64]) -> Any:
+        """Return an array whose first axis is targets in the shape that the estimator shows it in."""
+
+    @property
+    def feature_coef_(self) -> Any:
+        """Weights of the features."""
+        return self._per_target(self.model_.coefficients.T)
+
+    @property
+    def feature_intercept_(self) -> Any:
+        """What is added to the weighted features."""
+        return self._per_target(self.model_.intercept)
+
+    @property
+    def coef_(self) -> Any:
+        """Slopes of the predictions in the inputs, of a linear kernel."""
+        return self._per_target(self._slopes()[0])
+
+    @property
+    def intercept_(self) -> Any:
+        """The prediction at inputs of 0, of a linear kernel."""
+        return self._per_target(self._slopes()[1])
+
+    def _slopes(self) -> tuple[FloatArray, FloatArray]:
+        if not effects.has_slopes(self.model_):
+            raise AttributeError(
+                f"no coefficient per input: the kernel {self.kernel_} has one per random feature, in "
+                "`feature_coef_`. Rank inputs with sklearn.inspection.permutation_importance"
+            )
+        return effects.slopes(self.model_)
 
     @property
     def alpha_(self) -> float | NDArray[np.float64]:

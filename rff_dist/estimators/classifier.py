@@ -95,11 +95,13 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     ----------
     classes_ : array of shape (n_classes,)
         The labels, sorted.
-    coef_ : float64 array of shape (1, n_components) or (n_classes, n_components)
-        Weights of the features; a single row for two classes. With the squared loss, the scores
-        Z·coef_' + intercept_ are calibrated before they decide anything.
-    intercept_ : float64 array of shape (1,) or (n_classes,)
+    feature_coef_ : float64 array of shape (1, n_components) or (n_classes, n_components)
+        Weights of the random features; a single row for two classes. With the squared loss, the scores
+        Z·feature_coef_' + feature_intercept_ are calibrated before they decide anything.
+    feature_intercept_ : float64 array of shape (1,) or (n_classes,)
         Added to all scores, before their calibration.
+    coef_, intercept_
+        The same scores are X·coef_' + intercept_; only with a linear kernel whose inputs are not mapped.
     n_iter_ : int
         Steps that minimised the loss; 1 for the squared loss, which is solved at once.
     alpha_, kernel_, features_, length_scale_, n_components_, mapped_columns_, feature_map_, model_,
@@ -363,16 +365,6 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         return inputs.as_labelled(self, X, y, reset=False)
 
     @property
-    def coef_(self) -> NDArray[np.float64]:
-        """Weights of the features."""
-        return self.model_.coefficients.T
-
-    @property
-    def intercept_(self) -> NDArray[np.float64]:
-        """Added to all scores."""
-        return self.model_.intercept
-
-    @property
     def n_iter_(self) -> int:
         """Steps that minimised the loss."""
         minimum = self._fitted.card["classifier"]["minimum"]
@@ -381,6 +373,9 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     @property
     def _calibration(self) -> ScoreCalibration | None:
         return class_prediction.calibration_of(self.model_)
+
+    def _per_target(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values
 
     def _keep(self, model: models.RidgeModel) -> None:
         self._fitted, self._pending, self._rows = model, None, None

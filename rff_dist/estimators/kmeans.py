@@ -84,7 +84,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     Attributes
     ----------
-    cluster_centers_ : float64 array of shape (n_clusters, n_components)
+    feature_centers_ : float64 array of shape (n_clusters, n_components)
         The centres, in Z; `n_principal` columns if that is given.
     labels_ : int32 array of shape (n_samples,)
         The cluster of each row; only after a fit to data in memory. For other data use `predict`.
@@ -190,7 +190,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _keep(self, clusters: starts.Clusters) -> None:
         self._fitted = clusters
-        self.cluster_centers_ = clusters.centres
+        self.feature_centers_ = clusters.centres
         self.inertia_ = clusters.inertia
         self.n_iter_ = clusters.n_iter
         self._n_features_out = clusters.n_clusters

@@ -131,10 +131,16 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
     Attributes
     ----------
-    coef_ : float64 array of shape (n_components,) or (n_targets, n_components)
-        Weights of the features.
+    feature_coef_ : float64 array of shape (n_components,) or (n_targets, n_components)
+        Weights of the random features: predictions are Z·feature_coef_' + feature_intercept_, with Z from
+        `feature_map_`.
+    feature_intercept_ : float or float64 array of shape (n_targets,)
+        The prediction where all features are 0.
+    coef_ : float64 array of shape (n_features,) or (n_targets, n_features)
+        Slopes of the predictions X·coef_' + intercept_, in units of the inputs. Only with a linear kernel
+        whose inputs are not mapped; other kernels have no number per input.
     intercept_ : float or float64 array of shape (n_targets,)
-        Added to all predictions.
+        The prediction where all inputs are 0; only where `coef_` is.
     alpha_ : float, or float64 array of shape (n_targets,)
         The penalty in use; an array if targets have different ones.
     n_components_ : int
@@ -391,23 +397,14 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         return refit(self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept)
 
     @property
-    def coef_(self) -> NDArray[np.float64]:
-        """Weights of the features."""
-        coefficients = self.model_.coefficients
-        return coefficients[:, 0] if self._fitted.one_dimensional else coefficients.T
-
-    @property
-    def intercept_(self) -> float | NDArray[np.float64]:
-        """Added to all predictions."""
-        intercept = self.model_.intercept
-        return float(intercept[0]) if self._fitted.one_dimensional else intercept
-
-    @property
     def effects_(self) -> list[effects.Effect]:
         """The exact effect of each column, if the kernel's functions are sums of functions of one column."""
         if (why := effects.why_no_effects(self.model_)) is not None:
             raise AttributeError(why)
         return effects.column_effects(self.model_)
+
+    def _per_target(self, values: NDArray[np.float64]) -> Any:
+        return values[0] if self._fitted.one_dimensional else values
 
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model

@@ -75,7 +75,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
 
     Attributes
     ----------
-    components_ : float64 array of shape (n_components_, D)
+    feature_components_ : float64 array of shape (n_components_, D)
         Directions in the space of Z; the largest coefficient of each, in absolute value, is positive.
     eigenvalues_ : float64 array of shape (n_components_,)
         The eigenvalues of the centred Z'Z, the largest first.
@@ -84,7 +84,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         the eigenvalue, that is the variance of the score if rows count by their degree.
     explained_variance_ratio_ : float64 array of shape (n_components_,)
         Shares of the total variance in all D directions.
-    mean_ : float64 array of shape (D,)
+    feature_mean_ : float64 array of shape (D,)
         The mean of the (normalised) features, which is subtracted from them.
     n_components_ : int
         The number of components kept. If the rows have fewer directions than asked for, a warning says so.
@@ -170,11 +170,11 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         principal = fitted.principal
         self._fitted = fitted
         self.statistics_ = fitted.statistics
-        self.components_ = principal.components
+        self.feature_components_ = principal.components
         self.eigenvalues_ = principal.eigenvalues
         self.explained_variance_ = principal.explained_variance
         self.explained_variance_ratio_ = principal.explained_variance_ratio
-        self.mean_ = principal.means
+        self.feature_mean_ = principal.means
         self.noise_floor_ = principal.noise_floor
         self.n_floored_ = fitted.n_floored
         self.projection_ = fitted.projection(whiten=bool(self.whiten))
@@ -214,7 +214,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
     @property
     def n_components_(self) -> int:
         """Components kept."""
-        return len(self.components_)
+        return len(self.feature_components_)
 
     @property
     def _n_features_out(self) -> int:

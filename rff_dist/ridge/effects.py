@@ -65,6 +65,33 @@ def _is_additive(term: base.Term, n_features: int) -> bool:
     return False
 
 
+def has_slopes(model: models.RidgeModel) -> bool:
+    """Return whether predictions are linear in the inputs: their kernel is, and no column is mapped."""
+    kernel, standardizer = kinds.kernel_of(model.feature_map), model.feature_map.standardizer
+    if kernel is None or (standardizer is not None and standardizer.maps):
+        return False
+    factors = [term.factors for term in kernel.terms()]
+    return any(factors) and all(len(of_term) < 2 and all(map(_is_linear, of_term)) for of_term in factors)
+
+
+def _is_linear(kernel: base.Kernel) -> bool:
+    inner = kernel.kernel if isinstance(kernel, base.OnColumns) else kernel
+    return isinstance(inner, explicit.Linear)
+
+
+def slopes(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
+    """Return slopes (n_targets, n_features) and intercepts (n_targets,) of a model that has them."""
+    standardizer = model.feature_map.standardizer
+    mean = np.zeros(model.n_features) if standardizer is None else standardizer.mean
+    scale = np.ones(model.n_features) if standardizer is None else standardizer.scale
+    # features of the row of means, and of a step of one standard deviation in each column
+    Z = model.feature_map.transform(mean + np.vstack([np.zeros_like(mean), np.diag(scale)]))
+    steps = (Z[1:] - Z[0]) @ model.coefficients
+    coefficients = (steps / scale[:, np.newaxis]).T
+    at_means = Z[0] @ model.coefficients + model.intercept
+    return coefficients, at_means - coefficients @ mean
+
+
 def why_no_effects(model: models.RidgeModel) -> str | None:
     """Return why a model has no exact effects of single columns, and what to do; None if it has them."""
     kernel = kinds.kernel_of(model.feature_map)

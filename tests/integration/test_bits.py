@@ -59,8 +59,8 @@ def expected(dataset: ZarrDataset) -> RFFRidge:
 def assert_same_bits(model: RFFRidge, expected: RFFRidge) -> None:
     assert model.statistics_.digest() == expected.statistics_.digest()
     assert model.statistics_ == expected.statistics_
-    assert_array_equal(model.coef_, expected.coef_)
-    assert_array_equal(model.intercept_, expected.intercept_)
+    assert_array_equal(model.feature_coef_, expected.feature_coef_)
+    assert_array_equal(model.feature_intercept_, expected.feature_intercept_)
     assert model.model_.digest() == expected.model_.digest()
 
 

@@ -35,11 +35,11 @@ columns, by_hand = np.empty((n, 64)), np.empty(n)
 for start in range(0, n, 1_000):
     Z = model.feature_map_.transform(X[start : start + 1_000])
     columns[start : start + 1_000] = Z[:, sample]
-    by_hand[start : start + 1_000] = Z @ model.coef_ + model.intercept_
+    by_hand[start : start + 1_000] = Z @ model.feature_coef_ + model.feature_intercept_
 columns -= columns.mean(axis=0)
-broken = columns.T @ (y - predictions) - alpha * model.coef_[sample]
+broken = columns.T @ (y - predictions) - alpha * model.feature_coef_[sample]
 print(json.dumps({
-    "finite": bool(np.isfinite(model.coef_).all() and np.isfinite(predictions).all()),
+    "finite": bool(np.isfinite(model.feature_coef_).all() and np.isfinite(predictions).all()),
     "normal equations": np.abs(broken).max() / np.abs(columns.T @ y).max(),
     "mean residual": abs((y - predictions).mean()),
     "predictions": np.abs(predictions - by_hand).max(),

@@ -161,7 +161,7 @@ def test_a_fit_is_silent_unless_it_is_to_be_verbose(frame, estimator, capsys):
     assert out == ""
     assert len(err.splitlines()) > 1
     assert re.search(rf"^{type(estimator).__name__}: fitted in [\d.]+ s$", err.splitlines()[-1])
-    for name in ("coef_", "labels_", "components_", "length_scale_"):
+    for name in ("feature_coef_", "labels_", "feature_components_", "length_scale_"):
         if hasattr(quiet, name):
             np.testing.assert_array_equal(getattr(quiet, name), getattr(shown, name))
 

@@ -79,8 +79,8 @@ def test_decisions_are_those_of_scikit_learns_linear_model_on_explicit_features(
     expected = oracle.decision_function(Z)
     got = model.decision_function(X)
     assert got.shape == expected.shape
-    assert model.coef_.shape == np.atleast_2d(oracle.coef_).shape
-    scores = (Z @ model.coef_.T + model.intercept_).reshape(expected.shape)
+    assert model.feature_coef_.shape == np.atleast_2d(oracle.coef_).shape
+    scores = (Z @ model.feature_coef_.T + model.feature_intercept_).reshape(expected.shape)
     assert_allclose(scores, expected, atol=1e-5)
     if loss == "squared":
         calibration = model.model_.card["classifier"]["calibration"]
@@ -137,8 +137,8 @@ def test_a_chosen_alpha_of_the_logistic_loss_is_ridges_times_the_curvature():
     X, y = draw_rows(noise=1.5)
     ridge, logistic, hinge = (classifier(loss=loss, alpha="gcv").fit(X, y) for loss in LOSSES)
     codes = np.where(y == 1, 1.0, -1.0)
-    scores = (ridge.feature_map_.transform(X) @ ridge.coef_.T + ridge.intercept_)[:, 0]
-    residual = ((codes - scores) ** 2).sum() + ridge.alpha_ * (ridge.coef_**2).sum()
+    scores = (ridge.feature_map_.transform(X) @ ridge.feature_coef_.T + ridge.feature_intercept_)[:, 0]
+    residual = ((codes - scores) ** 2).sum() + ridge.alpha_ * (ridge.feature_coef_**2).sum()
     assert 1 / 8 < residual / len(y) / 4 < 1 / 4
     assert_allclose(logistic.alpha_, ridge.alpha_ * residual / len(y) / 4, rtol=1e-6)
     assert hinge.alpha_ == ridge.alpha_
@@ -245,10 +245,10 @@ def test_stored_rows_and_dask_collections_give_the_classifier_of_rows_in_memory(
     write_dataset(tmp_path / "rows.zarr", X, y, chunk_rows=100)
     here, stored = classifier(loss=loss).fit(X, y), classifier(loss=loss).fit(tmp_path / "rows.zarr")
     lazy = da.from_array(X, chunks=(100, 3)), da.from_array(y, chunks=100)
-    assert_array_equal(classifier(loss=loss).fit(*lazy).coef_, here.coef_)
+    assert_array_equal(classifier(loss=loss).fit(*lazy).feature_coef_, here.feature_coef_)
     assert here.score(*lazy) == here.score(X, y)
     assert_array_equal(stored.classes_, here.classes_)
-    assert_array_equal(stored.coef_, here.coef_)
+    assert_array_equal(stored.feature_coef_, here.feature_coef_)
     assert_array_equal(stored.predict(tmp_path / "rows.zarr"), here.predict(X))
     assert stored.score(tmp_path / "rows.zarr") == here.score(X, y)
     if loss != "squared_hinge":
@@ -307,7 +307,7 @@ def test_partial_fits_are_one_fit(labels, weights):
     for part in parts:
         many.partial_fit(X[part], y[part], sample_weight=weight(part))
     assert many.statistics_.n_samples == 600
-    assert_allclose(many.coef_, one.coef_, rtol=1e-9, atol=1e-9)
+    assert_allclose(many.feature_coef_, one.feature_coef_, rtol=1e-9, atol=1e-9)
     assert_allclose(many.predict_proba(X), one.predict_proba(X), atol=1e-9)
     assert_array_equal(many.predict(X), one.predict(X))
 
@@ -352,10 +352,10 @@ def test_partial_fit_refuses_what_sums_cannot_hold():
     model = classifier().partial_fit(X, y, [0, 1])
     with refuses(InvalidParameterError, "classes"):
         model.partial_fit(X, y, [0, 1, 2])
-    before = model.coef_
+    before = model.feature_coef_
     with refuses(DataError, "2 classes"):
         model.partial_fit(X, np.full(len(X), 99))
-    assert_array_equal(model.coef_, before)
+    assert_array_equal(model.feature_coef_, before)
 
 
 def test_rows_are_added_to_a_loaded_classifier_whose_calibration_stays():
@@ -365,8 +365,8 @@ def test_rows_are_added_to_a_loaded_classifier_whose_calibration_stays():
     loaded = load_model("memory://partial-classifier").partial_fit(X[200:], y[200:])
     model.partial_fit(X[200:], y[200:])
     save_model(model, "memory://partial-classifier", overwrite=True)
-    assert_array_equal(load_model("memory://partial-classifier").coef_, model.coef_)
-    assert_array_equal(loaded.coef_, model.coef_)
+    assert_array_equal(load_model("memory://partial-classifier").coef_, model.feature_coef_)
+    assert_array_equal(loaded.feature_coef_, model.feature_coef_)
     first = classifier(**GROWING).fit(X[:200], y[:200])
     assert loaded._calibration == first._calibration
     assert loaded._calibration != model._calibration

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.feature_selection import RFE, SelectFromModel
 from sklearn.model_selection import TimeSeriesSplit
 
-from rff_dist import RFFPCA, Gaussian, KernelKMeans, RFFKMeans, RFFSampler, TimeFolds
+from rff_dist import RFFPCA, Gaussian, KernelKMeans, Linear, RFFKMeans, RFFSampler, TimeFolds
 from rff_dist.errors import DataError, InvalidParameterError
 from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses
@@ -206,9 +208,51 @@ def test_the_seed_decides_and_a_generator_gives_one(estimator):
 @ESTIMATORS
 def test_before_fit_there_is_nothing_to_ask(estimator):
     known = {name for name in dir(type(estimator)) if name.endswith("_") and not name.startswith("_")}
-    for name in {*known, "feature_map_", "coef_", "labels_", "components_"}:
+    for name in {*known, "feature_map_", "feature_coef_", "labels_", "feature_components_"}:
         assert not hasattr(estimator, name), name
     for method in ("predict", "predict_proba", "decision_function", "transform", "score"):
         if hasattr(estimator, method):
             with refuses(NotFittedError, type(estimator).__name__):
                 getattr(estimator, method)(*([X, Y] if method == "score" else [X]))
+
+
+# -- attributes that other programs read by name ---------------------------------------------------------
+
+# Programs rank or draw inputs by these, so each has one entry per input, or is not there.
+PER_INPUT = ("coef_", "feature_importances_", "components_", "mean_", "cluster_centers_", "scale_", "var_")
+
+
+@pytest.mark.parametrize("n_components", [32, 4], ids=["other", "as many as inputs"])
+@pytest.mark.parametrize("kernel", ["gaussian", "linear"])
+@pytest.mark.parametrize("name", [name for name in ALL if name != "exact k-means"])
+def test_an_attribute_that_others_read_per_input_has_one_entry_per_input(name, kernel, n_components):
+    width = {"n_random_features" if name == "PCA" else "n_components": n_components}
+    model = clone(ALL[name]).set_params(kernel=kernel, **width).fit(X, Y)
+    there = {attribute for attribute in PER_INPUT if hasattr(model, attribute)}
+    assert there == ({"coef_"} if kernel == "linear" and name in ("ridge", "classifier") else set())
+    assert all(np.shape(getattr(model, attribute))[-1] == X.shape[1] for attribute in there)
+
+
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+@pytest.mark.parametrize("kernel", [Linear(), 0.5 * Linear() + 1.0, Linear().on([1])], ids=str)
+def test_slopes_of_a_linear_kernel_are_in_units_of_the_inputs(kernel, features):
+    far = X * [1e-3, 1.0, 10.0, 1e3] + [0.0, 5.0, 1e3, 0.0]
+    Y2 = np.column_stack([Y, 3.0 - far[:, 1]])
+    model = plain_ridge(kernel=kernel, features=features, alpha=0.1).fit(far, Y2)
+    assert_allclose(far @ model.coef_.T + model.intercept_, model.predict(far), atol=1e-4)
+    assert not hasattr(
+        clone(model).set_params(standardize="rank").fit(far, Y2), "coef_"
+    )  # not linear in them
+
+
+def test_selection_of_inputs_by_coefficients_is_refused_unless_there_is_one_per_input():
+    for selector in (RFE(ALL["ridge"]), SelectFromModel(ALL["ridge"])):
+        with pytest.raises(ValueError, match="coef_"):
+            selector.fit(X, Y).get_support()
+    linear = plain_ridge(kernel="linear", alpha=0.1)
+    assert RFE(linear, n_features_to_select=1).fit(X, 3 * X[:, 2] + X[:, 0]).get_support().tolist() == [
+        0,
+        0,
+        1,
+        0,
+    ]

@@ -88,8 +88,8 @@ def test_the_same_rows_in_any_form_give_the_same_bits(rows, form):
     model = plain_ridge(n_components=32, random_state=0).fit(given_X, given_y)
     assert model.n_features_in_ == D
     assert model.statistics_ == expected.statistics_
-    assert_array_equal(model.coef_, expected.coef_)
-    assert model.intercept_ == expected.intercept_
+    assert_array_equal(model.feature_coef_, expected.feature_coef_)
+    assert model.feature_intercept_ == expected.feature_intercept_
     predictions = model.predict(given_X)
     assert dask.is_dask_collection(predictions) == dask.is_dask_collection(given_X)
     # the sum over features is BLAS's, which may round by the number of rows it is given
@@ -137,7 +137,7 @@ def test_weights_and_several_targets_in_any_form_give_the_same_bits(rows, form):
     }[form]
     model = plain_ridge(n_components=32, random_state=0).fit(*arguments)
     assert model.statistics_ == expected.statistics_
-    assert_array_equal(model.coef_, expected.coef_)
+    assert_array_equal(model.feature_coef_, expected.feature_coef_)
     assert_allclose(as_numpy(model.predict(arguments[0])), expected.predict(X), rtol=1e-13, atol=1e-13)
     assert model.score(*arguments) == pytest.approx(expected.score(X, Y, weights), rel=1e-12)
 
@@ -155,7 +155,7 @@ def test_several_blocks_are_read_from_each_form_alike():
     ):
         model = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(*given)
         assert model.statistics_ == expected.statistics_
-        assert_array_equal(model.coef_, expected.coef_)
+        assert_array_equal(model.feature_coef_, expected.feature_coef_)
 
 
 # -- Dask collections ----------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_a_dask_array_split_along_columns_gets_one_warning_and_the_same_bits(row
     assert [str(w.message).partition(";")[0] for w in caught] == [
         "X is split into 2 pieces along its columns"
     ]
-    assert_array_equal(model.coef_, expected.coef_)
+    assert_array_equal(model.feature_coef_, expected.feature_coef_)
     with pytest.warns(UserWarning, match="split into 2 pieces"):
         predictions = model.predict(split)
     assert_allclose(predictions.compute(), expected.predict(X), rtol=1e-13)
@@ -219,7 +219,7 @@ def test_with_a_current_client_stored_and_lazy_data_run_on_it_and_memory_does_no
         model = plain_ridge(n_components=32, random_state=0).fit(*given)
         after = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter)
         assert after > before  # the cluster worked
-        assert_array_equal(model.coef_, expected.coef_)
+        assert_array_equal(model.feature_coef_, expected.feature_coef_)
         assert_allclose(as_numpy(model.predict(given[0])), expected.predict(X), rtol=1e-13)
     assert client.status == "running"
 

@@ -50,8 +50,8 @@ def assert_same_ridge(model, X, y, sample_weight=None, *, tolerance=1e-9):
     explicit = Ridge(alpha=model.alpha_, fit_intercept=model.fit_intercept, solver="cholesky")
     explicit.fit(Z, y, sample_weight)
     for ours, theirs in (
-        (model.coef_, explicit.coef_),
-        (model.intercept_, explicit.intercept_),
+        (model.feature_coef_, explicit.coef_),
+        (model.feature_intercept_, explicit.intercept_),
         (model.predict(X), explicit.predict(Z)),
     ):
         # scikit-learn drops the target axis of a single column, and has one zero for all intercepts
@@ -127,8 +127,8 @@ def test_any_real_dtype_gives_the_coefficients_of_its_values(dtype):
     X = np.random.default_rng(0).integers(0, 2 if dtype is bool else 100, (200, 3)).astype(dtype)
     y = X.astype(float).sum(axis=1)
     model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
-    coefficients = clone(model).fit(X, y).coef_
-    assert_array_equal(coefficients, clone(model).fit(X.astype(np.float64), y).coef_)
+    coefficients = clone(model).fit(X, y).feature_coef_
+    assert_array_equal(coefficients, clone(model).fit(X.astype(np.float64), y).feature_coef_)
 
 
 def test_one_row_and_constant_columns_fit(rows):
@@ -190,7 +190,7 @@ def test_solving_waits_until_the_coefficients_are_asked_for(rows, monkeypatch):
         model.partial_fit(X[start : start + 50], y[start : start + 50])
     assert model.statistics_.n_samples == 300
     assert not solves
-    _ = model.coef_, model.intercept_, model.alpha_, model.predict(X)
+    _ = model.feature_coef_, model.feature_intercept_, model.alpha_, model.predict(X)
     assert len(solves) == 1
 
 
@@ -229,4 +229,4 @@ def test_fit_forgets_what_partial_fit_has_added(rows):
     X, y = rows
     model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
     model.partial_fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
-    assert_array_equal(model.fit(X, y).coef_, clone(model).fit(X, y).coef_)
+    assert_array_equal(model.fit(X, y).feature_coef_, clone(model).fit(X, y).feature_coef_)

@@ -115,7 +115,7 @@ def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
     direct.fit(X, y, sample_weight=weight)
     assert chosen.feature_map_.digest() == direct.feature_map_.digest()
     assert chosen.statistics_.n_samples == 1500
-    np.testing.assert_allclose(chosen.coef_, direct.coef_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(chosen.feature_coef_, direct.feature_coef_, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(chosen.predict(X), direct.predict(X), rtol=1e-8, atol=1e-8)
 
 

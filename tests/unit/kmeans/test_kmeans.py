@@ -66,7 +66,7 @@ def find(rows, feature_map, n_clusters, *, engine=ENGINE, **options):
 
 def assert_same_clusters(ours, theirs, X):
     assert_array_equal(ours.labels_, theirs.labels_)
-    assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=0, atol=1e-9)
+    assert_allclose(ours.feature_centers_, theirs.cluster_centers_, rtol=0, atol=1e-9)
     assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-9)
     assert_array_equal(ours.predict(X), theirs.labels_)
 
@@ -273,7 +273,7 @@ def test_labels_and_distances_are_written_to_zarr(blobs, tmp_path):
     dataset, url = open_dataset(tmp_path / "rows.zarr"), tmp_path / "labels.zarr"
     assert kmeans_labels.write_labels(dataset, model.clusters_, url, engine=ENGINE, distances=True) == len(X)
     in_memory = RFFKMeans(6, n_components=64, random_state=0).fit(X)
-    assert_array_equal(in_memory.cluster_centers_, model.cluster_centers_)
+    assert_array_equal(in_memory.feature_centers_, model.feature_centers_)
     written = open_dataset(url, x="distances", y="labels")
     rows = written.take(np.arange(len(X)))
     assert_array_equal(rows[1][:, 0], in_memory.labels_)

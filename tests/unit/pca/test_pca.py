@@ -48,10 +48,10 @@ def test_components_and_scores_are_those_of_pca_on_explicit_features(X, features
     expected = explicit.fit_transform(Z)  # its signs are ours: the largest coefficient is positive
     # rounding of the sums, over the gaps between the leading eigenvalues (here a few per cent)
     tolerance = {"rtol": 0, "atol": 1e-8}
-    assert_allclose(ours.components_, explicit.components_, **tolerance)
+    assert_allclose(ours.feature_components_, explicit.components_, **tolerance)
     assert_allclose(ours.explained_variance_, explicit.explained_variance_, **tolerance)
     assert_allclose(ours.explained_variance_ratio_, explicit.explained_variance_ratio_, **tolerance)
-    assert_allclose(ours.mean_, explicit.mean_, **tolerance)
+    assert_allclose(ours.feature_mean_, explicit.mean_, **tolerance)
     assert_allclose(ours.transform(X), expected, **tolerance)
     new = draw_rows(50, seed=1)
     assert_allclose(ours.transform(new), explicit.transform(ours.feature_map_.transform(new)), **tolerance)
@@ -185,7 +185,7 @@ def test_written_scores_open_as_a_dataset_with_names(stored, tmp_path):
 
 def test_components_of_ridges_statistics_are_the_same(X):
     with_y = accumulate(ArrayDataset(X, X[:, 0]), small().fit(X).feature_map_, engine=ENGINE)
-    assert_allclose(principal_components(with_y, 4).components, small().fit(X).components_, atol=1e-8)
+    assert_allclose(principal_components(with_y, 4).components, small().fit(X).feature_components_, atol=1e-8)
 
 
 # -- bad input -------------------------------------------------------------------------------------

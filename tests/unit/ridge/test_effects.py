@@ -75,10 +75,12 @@ class TestEffects:
             angles = np.outer(standardized[:, j], frequencies[j, of_column])
             if phases is None:
                 waves = np.hstack([np.cos(angles) - 1, np.sin(angles)])
-                coefficients = np.concatenate([model.coef_[2 * of_column], model.coef_[2 * of_column + 1]])
+                coefficients = np.concatenate(
+                    [model.feature_coef_[2 * of_column], model.feature_coef_[2 * of_column + 1]]
+                )
             else:
                 waves = np.cos(angles + phases[of_column]) - np.cos(phases[of_column])
-                coefficients = model.coef_[of_column]
+                coefficients = model.feature_coef_[of_column]
             expected = np.sqrt(2 / map) * waves @ coefficients
             # angles and cosines are float32
             tolerance = 1e-6 * np.abs(coefficients).sum()

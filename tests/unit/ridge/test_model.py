@@ -78,9 +78,9 @@ def test_a_stored_model_comes_back_with_the_same_bits_and_fits_again_to_them(
     loaded = load_model(tmp_path / "model")
     assert not caplog.records
     assert_array_equal(loaded.predict(X), model.predict(X))
-    assert_array_equal(loaded.coef_, model.coef_)
-    assert_array_equal(loaded.intercept_, model.intercept_)
-    assert np.shape(loaded.coef_) == np.shape(model.coef_)
+    assert_array_equal(loaded.feature_coef_, model.feature_coef_)
+    assert_array_equal(loaded.feature_intercept_, model.feature_intercept_)
+    assert np.shape(loaded.feature_coef_) == np.shape(model.feature_coef_)
     assert loaded.alpha_ == model.alpha_
     assert loaded.length_scale_ == model.length_scale_
     assert loaded.statistics_ == model.statistics_
@@ -98,7 +98,7 @@ def test_a_stored_model_comes_back_with_the_same_bits_and_fits_again_to_them(
     if model.feature_map_.spec is not None:  # it has the seed, which centres do not
         again = clone(loaded).fit(X, Y)
         assert again.feature_map_.digest() == model.feature_map_.digest()
-        assert_array_equal(again.coef_, model.coef_)
+        assert_array_equal(again.feature_coef_, model.feature_coef_)
 
 
 def test_column_names_come_back(rows, tmp_path):

@@ -76,7 +76,7 @@ def test_auto_makes_features_again_in_float32_where_rounding_shows(alpha):
         high = plain_ridge(**options, precision="high").fit(X, Y + NOISE)
     assert not any("15 bits" in str(one.message) for one in caught)
     assert auto.feature_map_.digest() == high.feature_map_.digest()
-    np.testing.assert_array_equal(auto.coef_, high.coef_)
+    np.testing.assert_array_equal(auto.feature_coef_, high.feature_coef_)
 
 
 def test_auto_keeps_rounded_features_where_rounding_does_not_show():
