@@ -176,7 +176,8 @@ def job_flow[F: Form, R](
             except errors.InvalidParameterError as error:
                 message = f"the flow's parameters do not fit: {redact(str(error))}"
                 raise errors.InvalidParameterError(message) from None
-            with watching.part_of(parent) if this_run.id else nullcontext():
+            limited = form.to(Limits) if Limits in form.specs else build(Limits, {})
+            with watching.part_of(parent) if this_run.id else nullcontext(), _timed(limited):
                 result = function(form)
             # Prefect takes a state for the run's last one, and gives its data to whoever called the flow.
             return cast("R", outcomes.end(cast("Any", result), values, publishes=publishes))
@@ -296,13 +297,10 @@ def open_engine(
 
     `n_samples`: rows that the flow passes over.
     `clock`: times the passes.
-    Raises JobTimeoutError if the context takes longer than `timeout_minutes`; InvalidParameterError if an
-      engine was lent and the parameters name another.
+    Raises InvalidParameterError if an engine was lent and the parameters name another.
     """
     cluster, limited = parameters.to(Cluster), parameters.to(Limits)
     with ExitStack() as stack:
-        # The first context, so that waiting for a cluster counts too.
-        stack.enter_context(_timed(limited))
         if logs.log_format() == "json":
             stack.enter_context(logs.json_lines())
             stack.enter_context(logs.of_run(str(this_run.id or "")))
@@ -326,6 +324,7 @@ def open_engine(
 
 @contextmanager
 def _timed(limited: Limits) -> Iterator[None]:
+    """Let JobTimeoutError end a flow that takes too long: by Prefect's scope, which waits for its locks."""
     minutes = limited.timeout_minutes
     try:
         with timeout(None if minutes is None else 60 * minutes):

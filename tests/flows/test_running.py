@@ -216,9 +216,7 @@ def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
 
 
 def test_errors_of_the_work_stay_what_they_are_under_a_time_limit():
-    limited = RunParameters(timeout_minutes=1.0)
-    expected = refuses(TimeoutError, "of its own")
-    with expected, lend_engine(SerialEngine(1)), open_engine(limited, None, 100):
+    with refuses(TimeoutError, "of its own"), running._timed(Limits(timeout_minutes=1.0)):
         raise TimeoutError("of its own")
 
 

@@ -22,19 +22,71 @@ command is used, and imports slow libraries inside its functions. `help.COMMANDS
 """
 
 import atexit
+import errno
 import gc
+import io
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rff_dist import __version__
 from rff_dist.workbench.cli import help, settings
+
+
+class _Standard(io.FileIO):
+    """A standard stream that ends no job: its first failure is kept, and nothing is written after it."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self.failure is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self.failure = error
+        return len(data)
 
 
 def main() -> None:
     """Run the command line and exit."""
     settings.is_program.set(True)
     atexit.register(gc.freeze)  # without it, Python's last garbage collection takes 0.1 s
-    sys.exit(run(sys.argv[1:]))
+    # Python's own handler shows a traceback; a job has one that cleans up.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    shown = _open_streams()
+    code = run(sys.argv[1:])
+    sys.stdout.flush()
+    # A reader that closed the pipe, such as `head`, has read what it wanted.
+    if shown.failure is not None and not isinstance(shown.failure, BrokenPipeError):
+        why = shown.failure.strerror
+        sys.stderr.write(f"error: the result is not shown: standard output cannot be written ({why})\n")
+        code = code or settings.CANNOT_WRITE
+    sys.exit(code)
+
+
+def _open_streams() -> _Standard:
+    """Let standard streams take all texts and fail quietly; return that of standard output."""
+    is_closed = sys.stdout is None
+    # a job's file must not get the number of a closed stream
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout, shown = _stream(1, sys.stdout, errors="replace")
+    sys.stderr, _ = _stream(2, sys.stderr, errors="backslashreplace")
+    if is_closed:
+        shown.failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return shown
+
+
+def _stream(number: int, before: Any, *, errors: str) -> tuple[io.TextIOWrapper, _Standard]:
+    raw = _Standard(number, "w", closefd=False)
+    encoding = "utf-8" if before is None else before.encoding
+    is_seen = number == 2 or raw.isatty()
+    buffered = io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffered, encoding, errors, line_buffering=is_seen), raw
 
 
 def run(words: Sequence[str]) -> int:

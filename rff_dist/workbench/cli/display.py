@@ -106,11 +106,7 @@ class Passes:
             size = " × ".join(map(str, cluster.size()))
             shown(Remark("cluster", f"starting here, workers × threads = {size}"))
         observers = () if shown is None else (shown,)
-        with (
-            self.limits.timed(),
-            open_engine(cluster, observers=observers) as engine,
-            self.clock.watching(engine),
-        ):
+        with open_engine(cluster, observers=observers) as engine, self.clock.watching(engine):
             if not cluster.serial:
                 self.clock.rest("cluster")  # all time since then went into its start
             kind = "serial" if cluster.serial else "embedded dask" if is_embedded else "dask"

@@ -37,7 +37,7 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.MissingDependencyError, 69),
 )
 # Shells report a process that a signal ended as 128 + the signal: 15 for SIGTERM, 2 for Ctrl-C.
-CANNOT_WRITE, BUSY, TERMINATED = 73, 75, 143
+BUSY, TERMINATED = 75, 143
 INTERRUPTED = 130
 
 err = Console(highlight=False, stderr=True)
@@ -84,7 +84,7 @@ def exit_code(error: BaseException, *, outputs: Sequence[PathLike] = ()) -> int:
     if isinstance(error, errors.OutputBusyError):
         return BUSY  # before the test for outputs: the same command works later
     if isinstance(error, errors.StorageError) and any(_is_about(error, output) for output in outputs):
-        return CANNOT_WRITE
+        return settings.CANNOT_WRITE
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
 
 

@@ -2,6 +2,8 @@
 
 from contextvars import ContextVar
 
+CANNOT_WRITE = 73  # exit code of sysexits.h
+
 log_format: ContextVar[str] = ContextVar("log_format", default="text")
 #: Whether standard error gets only warnings and errors.
 quiet: ContextVar[bool] = ContextVar("quiet", default=False)

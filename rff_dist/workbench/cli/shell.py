@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import os
 import signal
 import sys
 import threading
@@ -117,7 +116,9 @@ class Command:
                         own = [one for one in self.options if one.name not in _ABOUT_SOURCES]
                         out.print(sources.describe(own, given, values), markup=False, soft_wrap=True)
                         return 0
-                    found = self.function(**arguments)
+                    passes = [one for one in arguments.values() if isinstance(one, display.Passes)]
+                    with passes[0].limits.timed() if passes else contextlib.nullcontext():
+                        found = self.function(**arguments)
             except BaseException as error:
                 places = [one.name for one in self.options if one.declared.writes]
                 return messages.report_error(
@@ -251,16 +252,10 @@ def run(words: Sequence[str]) -> int:
 
 def show(found: Document, command: str, *, as_json: bool) -> None:
     """Write what a command found to standard output."""
-    try:
-        if as_json:
-            messages.write_json({"command": command, **found.record})
-        elif found.title:
-            out.print(terminal.to_rich(found, next=not settings.quiet.get()))
-        sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):
-        # The reader, such as `head`, closed the pipe (rich then raises SystemExit). Python would complain
-        # when it flushes standard output at its end, so that goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if as_json:
+        messages.write_json({"command": command, **found.record})
+    elif found.title:
+        out.print(terminal.to_rich(found, next=not settings.quiet.get()))
 
 
 @contextlib.contextmanager

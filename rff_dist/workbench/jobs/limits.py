@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import logging
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds before each retry; the last holds for all later ones.
 RETRY_DELAYS_S = (10.0, 60.0)
+_AGAIN_S = 1.0  # between signals, after a job's time is over
 
 
 @fields.group
@@ -68,23 +71,25 @@ class Limits:
         if self.timeout_minutes is None:
             yield
             return
-
-        def stop(_: int, __: FrameType | None) -> None:
-            raise self.exceeded()
-
-        before = signal.signal(signal.SIGALRM, stop)
-        signal.setitimer(signal.ITIMER_REAL, 60 * self.timeout_minutes)
+        before = signal.signal(signal.SIGALRM, _stop)
+        seconds = min(60 * self.timeout_minutes, threading.TIMEOUT_MAX)
+        outer = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
         try:
-            yield
+            try:
+                yield
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, *outer)
+        except _OutOfTimeError:
+            raise self.exceeded() from None
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, before)
 
     def exceeded(self) -> errors.JobTimeoutError:
         """Return the error of a job that took too long."""
         return errors.JobTimeoutError(
-            f"the run took longer than `timeout_minutes`={self.timeout_minutes:g} and was stopped; nothing "
-            "was published. Give it more time or more workers, and run it again"
+            f"the run took longer than `timeout_minutes`={self.timeout_minutes:g} and was stopped; what it "
+            "had published by then stays, all else is as before. Give it more time or more workers, and run "
+            "it again"
         )
 
     def check(self, plan: Plan) -> None:
@@ -116,6 +121,20 @@ class Limits:
 
         largest = max([widths] if isinstance(widths, int) else widths)
         self.check(check_solver_plan(rows, largest, options, machines=machines))
+
+
+class _OutOfTimeError(BaseException):
+    """The time of a job is over: no `Exception`, which whoever reads a file would take for its damage."""
+
+
+def _stop(_: int, __: FrameType | None) -> None:
+    """Raise the end of a job's time; again a second later, if a destructor or a callback swallowed it."""
+    error = sys.exception()
+    while error is not None:
+        if isinstance(error, _OutOfTimeError):
+            return  # it is on its way, and what it passes is cleaning up
+        error = error.__context__
+    raise _OutOfTimeError
 
 
 def machines_of(cluster: Cluster) -> Machines | None:

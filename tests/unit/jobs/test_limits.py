@@ -1,7 +1,5 @@
 """What a job may take: refused by plan before a cluster starts, ended when its time is over, tried again."""
 
-import signal
-import time
 from contextlib import nullcontext
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 
 from rff_dist import SerialEngine, write_dataset
 from rff_dist.engines.cluster import Cluster
-from rff_dist.errors import ClusterLostError, DataError, JobTimeoutError, PlanError
+from rff_dist.errors import ClusterLostError, DataError, PlanError
 from rff_dist.fields import build
 from rff_dist.workbench.jobs import limits
 from rff_dist.workbench.jobs.limits import Limits, machines_of
@@ -86,17 +84,6 @@ def test_commands_take_the_limits_from_the_same_file_as_all_options(data, tmp_pa
     shown = command_line.run("update", tmp_path / "model", data, *config[:2], "--print-config").stdout
     assert "timeout_minutes = 30" in shown
     assert "retries = 1" in shown
-
-
-def test_a_job_ends_when_its_time_is_over_and_the_signal_is_the_programs_again():
-    before, start = signal.getsignal(signal.SIGALRM), time.monotonic()
-    with refuses(JobTimeoutError, "timeout_minutes"), Limits(timeout_minutes=0.1 / 60).timed():
-        time.sleep(30)
-    assert time.monotonic() - start < 20
-    assert signal.getsignal(signal.SIGALRM) == before
-    with Limits(timeout_minutes=10.0).timed():
-        pass
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
