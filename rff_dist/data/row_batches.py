@@ -9,9 +9,10 @@ from rff_dist.data import columns, memory
 from rff_dist.errors import DataError
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
+TIME = "row_time"  # the array of what orders rows that were held out by time
 
 type ColumnNames = tuple[Sequence[str] | None, Sequence[str] | None]  # of X and y
-#: X, or up to (X, y, sample_weight, groups, id), where all but X may be None.
+#: X, or up to (X, y, sample_weight, groups, id, row_time), where all but X may be None.
 type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 
 
@@ -44,10 +45,10 @@ def fit(
 def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
     """Check a batch's arrays and return them by name: y as float64 or labels, weights as float64."""
     parts = batch if isinstance(batch, tuple) else (batch,)
-    if len(parts) > 5:
+    if len(parts) > len(_PREPARE):
         raise DataError(
-            f"a batch of {len(parts)} arrays at row {first_row}; expected at most 5: "
-            "(X, y, sample_weight, groups, id)"
+            f"a batch of {len(parts)} arrays at row {first_row}; expected at most {len(_PREPARE)}: "
+            f"{', '.join(_PREPARE)}"
         )
     return {
         name: prepare(np.asarray(part), first_row)
@@ -80,6 +81,7 @@ _PREPARE: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "sample_weight": lambda values, _: memory.check_weights(values),
     "groups": _as_groups,
     ID: lambda values, first_row: _as_labels(values, "the ids", first_row),
+    TIME: lambda values, _: values.astype(np.float64, copy=False),
 }
 
 

@@ -191,7 +191,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         losses = classification.LossOptions(self.loss, self.class_weight, self.tol, self.max_iter)
         source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=True)
         with self._passes(source, clock) as engine:
-            cv, rows = inputs.as_folds(self.cv, source, y, groups)
+            cv, rows = inputs.as_folds(options, self.cv, source, y, groups)
             # the model keeps them as JSON, which takes no numbers of NumPy
             losses = replace(losses, tol=float(self.tol), max_iter=int(self.max_iter))
             options = replace(options, cv=cv)

@@ -18,10 +18,12 @@ from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines import protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import length_scales
+from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels import base, stationary
 from rff_dist.kernels.names import find_kernel
+from rff_dist.ridge.choices import needs_folds
 from rff_dist.storage import datasets
-from rff_dist.storage.columns import StoredColumn, as_column, open_column
+from rff_dist.storage.columns import StoredColumn, as_column, fold_by_time, open_column
 
 # Of the dtypes, float32 stays as it is and all others become the first. Frames have contiguous columns, which
 # BLAS would sum in another order, with other bits.
@@ -339,13 +341,22 @@ def check_cv(cv: Any) -> None:
         folding.find_folds(cv)
 
 
-def as_folds(cv: Any, dataset: Dataset, y: Any, groups: Any) -> tuple[int | folding.Folds | None, Dataset]:
+def as_folds(
+    options: RidgeOptions, cv: Any, dataset: Dataset, y: Any, groups: Any
+) -> tuple[int | folding.Folds | None, Dataset]:
     """Return folds, and the dataset with the groups that the folds need.
 
+    A dataset whose later rows were held out gets folds of time, unless folds or groups are given.
+
+    `options`: whether anything is chosen by folds.
     `y`, `groups`: as given to the estimator. Stratified splitters use y if it is in memory.
     Raises InvalidParameterError if splits of scikit-learn do not hold out each row once and train on all
       others.
     """
+    if cv is None or isinstance(cv, int | np.integer):
+        n_folds = None if cv is None else int(cv)
+        by_time = fold_by_time(dataset, n_folds) if groups is None and needs_folds(options) else None
+        dataset, cv = (dataset, cv) if by_time is None else by_time
     if cv is None or not _gives_splits(cv):
         return cv, with_groups(dataset, groups)
     if hasattr(cv, "split"):

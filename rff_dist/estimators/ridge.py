@@ -233,10 +233,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         """
         clock, options = Clock(), self._options()
         dataset = inputs.as_dataset(self, X, y, sample_weight, reset=True)
-        cv, dataset = inputs.as_folds(self.cv, dataset, y, groups)
+        further = {name: getattr(self, name) for name in ("conformal", "alpha_per_target", "solver")}
+        options = replace(options, **further)
+        cv, dataset = inputs.as_folds(options, self.cv, dataset, y, groups)
         with self._passes(dataset, clock) as engine:
-            further = {name: getattr(self, name) for name in ("conformal", "alpha_per_target", "solver")}
-            model = fit(dataset, replace(options, cv=cv, **further), engine=engine).model
+            model = fit(dataset, replace(options, cv=cv), engine=engine).model
         self._keep(self._with_names(model))
         return self
 

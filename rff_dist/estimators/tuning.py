@@ -221,7 +221,7 @@ def tune_kernels(
     estimator = ridge.RFFRidge(**shared)
     options = estimator._options()
     dataset = inputs.as_dataset(estimator, X, y, sample_weight, reset=True)
-    folds, dataset = inputs.as_folds(cv, dataset, y, groups)
+    folds, dataset = inputs.as_folds(options, cv, dataset, y, groups)
     with estimator._passes(dataset, clock.Clock()) as passing:
         search = fit.fit(dataset, replace(options, cv=folds), candidates=candidates, engine=passing)
     search = replace(search, model=estimator._with_names(search.model))

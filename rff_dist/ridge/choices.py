@@ -303,6 +303,11 @@ def default_folds(n_samples: int, effort: int = 3) -> folding.HashFolds:
     return folding.HashFolds(DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else few)
 
 
+def needs_folds(options: RidgeOptions) -> bool:
+    """Return whether something is chosen or measured by folds."""
+    return bool(options.several_widths or options.penalty.by_folds or options.conformal)
+
+
 def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> folding.Folds | None:
     """Return the folds that a fit sums separately; None if nothing is chosen by cross-validation.
 
@@ -314,7 +319,7 @@ def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> folding.Fo
     """
     alpha, cv, named = options.alpha, options.cv, isinstance(options.alpha, str)
     several, by_folds = options.several_widths, options.penalty.by_folds
-    if cv is None and not several and not by_folds and not options.conformal:
+    if cv is None and not needs_folds(options):
         return None
     if named and not by_folds:
         reasons = {f"`cv` is {cv!r}": cv is not None, f"`n_components` is {options.n_components!r}": several}

@@ -133,7 +133,7 @@ def append_batches(
 # -- open a versioned dataset for changes, and commit them -----------------------------------------
 
 
-ROLES = ("X", "y", "sample_weight", "groups", ID)
+ROLES = ("X", "y", "sample_weight", "groups", ID, row_batches.TIME)
 _LONGEST_LINE = 1000  # how many earlier versions of a line of appends the manifest lists
 
 

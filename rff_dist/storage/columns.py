@@ -1,5 +1,6 @@
 """Columns: one label, group or id for each row, as integers, booleans or text, in memory or in Zarr."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,12 +8,16 @@ from typing import Any
 import numpy as np
 import zarr
 
-from rff_dist.data import blocks, columns, grids, memory
-from rff_dist.errors import InvalidParameterError, StorageError
+from rff_dist.data import blocks, columns, folding, grids, labelled, memory
+from rff_dist.data.row_batches import TIME
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, datasets, groups
-from rff_dist.typing import PathLike
+from rff_dist.typing import FloatArray, PathLike
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
+TIME_COLUMN = "time_column"  # the attribute that names the column by which later rows were held out
+_MOST_TIMES = 2**22  # times that cuts between folds are taken from
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,3 +189,87 @@ def _of_array(array: zarr.Array[Any], name: str) -> StoredColumn:
     movable = groups.local_root(array.store, "") is not None
     reopen = (_of_array, (array, array.path)) if movable else None
     return StoredColumn(arrays.require_chunks(array), None, header, label, reopen)
+
+
+# -- folds of time ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TimeFoldColumn:
+    """The fold of each row of a dataset by the row's time, the earliest is 0.
+
+    `times`: the stored times, or numbers that order rows.
+    `cuts`: float64 array of shape (n_folds - 1,), ascending. The first time of each later fold.
+    """
+
+    times: StoredColumn
+    cuts: FloatArray
+
+    in_memory = False
+    dtype = np.dtype(np.int64)
+
+    @property
+    def n_samples(self) -> int:
+        return self.times.n_samples
+
+    @property
+    def chunk_rows(self) -> int:
+        return self.times.chunk_rows
+
+    def read(self, block: blocks.Block) -> np.ndarray:
+        times = arrays.read_rows(self.times.array, block.start, block.stop, label=TIME)
+        return np.searchsorted(self.cuts, times, side="right")
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        rows, places = np.unique(memory.check_indices(indices, self.n_samples), return_inverse=True)
+        times = arrays.gather_rows(self.times.array, rows, label=TIME)
+        return np.searchsorted(self.cuts, times, side="right")[places]
+
+    def fingerprint(self) -> str:
+        return f"{self.times.fingerprint()}|{memory.digest_array(self.cuts)}"
+
+    def content_key(self) -> str | None:
+        key = self.times.content_key()
+        return None if key is None else f"{key}|{memory.digest_array(self.cuts)}"
+
+
+def fold_by_time(
+    dataset: blocks.Dataset, n_folds: int | None = None
+) -> tuple[blocks.Dataset, folding.DatedFolds] | None:
+    """Return a dataset whose later rows were held out, with folds of time; None for any other dataset.
+
+    Rows of the same time are in one fold. By default there are 5 folds, or fewer if there are fewer times.
+
+    Raises DataError if there are fewer times than `n_folds`.
+    """
+    attributes = getattr(dataset, "attributes", {})
+    if not isinstance(dataset, datasets.ZarrDataset) or dataset.url is None or TIME_COLUMN not in attributes:
+        return None
+    times = column_of(dataset, TIME)
+    step = -(-times.n_samples // _MOST_TIMES)
+    parts = [np.empty(0)]
+    for block in blocks.cut_blocks(times.n_samples, times.chunk_rows, rows_per_block=times.chunk_rows):
+        parts.append(arrays.read_rows(times.array, block.start, block.stop, label=TIME)[::step])
+    values = np.sort(np.concatenate(parts))
+    wanted = n_folds or folding.Folds.n_folds
+    cuts = np.unique(values[-(-np.arange(1, wanted) * len(values) // wanted)])
+    cuts = cuts[cuts > values[0]]
+    if len(cuts) + 1 < wanted:  # many rows have the same time: as many times in each fold, then
+        moments = np.unique(values)
+        n_cut = min(wanted, len(moments))
+        cuts = moments[-(-np.arange(1, n_cut) * len(moments) // n_cut)]
+    name = attributes[TIME_COLUMN]
+    if n_folds is not None and len(cuts) + 1 < n_folds:
+        raise DataError(
+            f"the rows of {dataset.url} have {len(cuts) + 1} values in {name!r}, by which later rows were "
+            f"held out, fewer than the {n_folds} folds; expected a value or more for each fold"
+        )
+    if not len(cuts):
+        _log.warning(
+            "all rows to train on have one value in %r, by which later rows were held out, so folds are not "
+            "in the order of time",
+            name,
+        )
+        return None
+    _log.info("later rows were held out by %r, so folds are in the order of time", name)
+    return labelled.GroupedDataset(dataset, TimeFoldColumn(times, cuts)), folding.DatedFolds(len(cuts) + 1)

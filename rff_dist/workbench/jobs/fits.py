@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from rff_dist.checks import check_name
 from rff_dist.classify import fit as classification
 from rff_dist.classify.fit import FittedModel, label_rows
 from rff_dist.classify.predict import read_classes
-from rff_dist.data import blocks, columns, labelled, memory, samples
+from rff_dist.data import blocks, columns, folding, labelled, memory, samples
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import feature_options
@@ -33,10 +33,14 @@ _ONE_ROW = memory.ArrayDataset(np.zeros((1, 1)), np.zeros(1))
 
 @dataclass(frozen=True, slots=True)
 class JobData:
-    """The rows of a job and, for a classifier, their labels."""
+    """The rows of a job and, for a classifier, their labels.
+
+    `folds`: of time, if the rows were cut by it.
+    """
 
     rows: blocks.Dataset
     labels: columns.Column | None = None
+    folds: folding.Folds | None = None
 
     def with_targets(self, model: models.RidgeModel) -> blocks.Dataset:
         """Return the rows with targets, which for labels are those of a classifier's classes."""
@@ -73,6 +77,12 @@ class Fit:
     loss: str | None = None
     class_weight: str | None = None
     candidates: Sequence[ridge_candidates.Candidate] | None = None
+
+    def on(self, data: JobData) -> Self:
+        """Return the same fit by the folds of the data, if these have some of their own."""
+        if data.folds is None:
+            return self
+        return replace(self, options=replace(self.options, cv=data.folds))
 
     @property
     def losses(self) -> classification.LossOptions | None:

@@ -286,7 +286,8 @@ class Ingest:
     )
     holdout_by: str | None = fields.optional(
         "Column of dates or numbers. The rows of its largest values are held out, so that no row to train on "
-        "is later than a row to test on. By default rows are held out at random, or by groups.",
+        "is later than a row to test on. The dataset keeps the order, so that models are chosen by folds of "
+        "time too. By default rows are held out at random, or by groups.",
         unit="COLUMN",
     )
     test: str | None = fields.optional(
@@ -412,7 +413,7 @@ class Auto:
     holdout: fields.Share = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
     holdout_by: str | None = fields.like(Ingest, "holdout_by")
     groups: str | None = fields.optional(
-        "Column of groups. Rows of one group stay together in a fold and, without `holdout_by`, in a part."
+        "Column of groups. Rows of one group stay together in a fold and in a part."
     )
     weight: str | None = fields.optional("Column of sample weights.")
     id: str | None = fields.optional("Column of ids of the rows.")
@@ -429,3 +430,10 @@ class Auto:
         "Replace data of other files. What an earlier run ingested from the same files is used again, or "
         "ingested again if options differ. The model becomes the next version in any case."
     )
+
+    def __post_init__(self) -> None:
+        if self.groups is not None and self.holdout_by is not None:
+            raise InvalidParameterError(
+                f"`groups` is {self.groups!r} and `holdout_by` {self.holdout_by!r}, but rows to choose by "
+                "are of other groups or later, not both; leave one out"
+            )

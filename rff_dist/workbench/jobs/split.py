@@ -14,7 +14,7 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import appending, datasets, documents, groups, locations, output_places, writing
 from rff_dist.storage.arrays import Header
-from rff_dist.storage.columns import ID
+from rff_dist.storage.columns import ID, TIME_COLUMN
 from rff_dist.text import redact
 from rff_dist.workbench.jobs import places, specs, watching
 from rff_dist.workbench.tables.ingest import PARTS
@@ -64,8 +64,11 @@ def split(job: specs.Split) -> Parts:
     kept = {key: value for key, value in attributes.items() if key not in of_all}
     names = kept.pop("feature_names", None), kept.pop("target_names", None)
     how, lengths = writing.Writing(overwrite=job.overwrite, versioned=version is not None), {}
+    time = None
+    if job.time is not None:  # kept, so that models are chosen by folds of time too
+        kept[TIME_COLUMN], time = job.time, names[0].index(job.time)
     for wanted in (True, False):
-        rows = _rows(job.data, read(list(arrays)), is_test, wanted)
+        rows = _rows(job.data, read(list(arrays)), is_test, wanted, time)
         written = writing.write_batches(
             outputs[wanted], rows, n_samples=None, names=names, attributes=kept, how=how, inputs=inputs
         )
@@ -97,10 +100,13 @@ def _warn(job: specs.Split, attributes: Mapping[str, Any], stored: Mapping[str, 
 
 
 def _rows(
-    url: str, parts: Iterator[Mapping[str, np.ndarray]], is_test: _IsTest, wanted: bool
+    url: str, parts: Iterator[dict[str, np.ndarray]], is_test: _IsTest, wanted: bool, time: int | None
 ) -> Iterator[row_batches.RowBatch]:
+    """Yield the rows of one part; `time` is the column of X that orders them, if they are split by one."""
     start, n_rows = 0, 0
     for part in parts:
+        if time is not None:
+            part[row_batches.TIME] = part["X"][:, time]
         rows = np.flatnonzero(is_test(part, start) == wanted)
         start += len(part["X"])
         n_rows += len(rows)

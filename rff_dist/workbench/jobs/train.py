@@ -17,10 +17,11 @@ from rff_dist.data.grids import GridDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, RFFDistError, StorageError
 from rff_dist.models import versions
+from rff_dist.ridge import choices as ridge_choices
 from rff_dist.ridge import models
 from rff_dist.ridge.choices import Choices
 from rff_dist.storage import datasets, grids, locations, output_places, records
-from rff_dist.storage.columns import column_of, open_labelled
+from rff_dist.storage.columns import column_of, fold_by_time, open_labelled
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import (
@@ -80,7 +81,8 @@ def train(job: specs.Train, do: steps.Runner, rows: _Opened | None = None) -> Tr
     Raises RFFDistError, before the engine starts, if the options do not suit the data, another run writes to
       the same place, or a model cannot be written there; then as each step.
     """
-    fit, about, (data, test) = job.fit, cards.read_about(job.card), rows or open_data(job)
+    about, (data, test) = cards.read_about(job.card), rows or open_data(job)
+    fit = job.fit.on(data)
     output = publishing.check_place(job.destination, [] if data.rows.url is None else [data.rows.url])
     check_test(data, test)
     fit.check_data(data.rows)
@@ -244,6 +246,11 @@ def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
             f"`group_by_block` is {folds.group_by_block}, but the rows are no cells of a grid; give "
             "`inputs`, or `groups`"
         )
+    is_trained_on = url == source.data and group_by is None
+    if is_trained_on and (job.fit.candidates or ridge_choices.needs_folds(job.fit.options)):
+        by_time = fold_by_time(dataset, folds.n_folds)
+        if by_time is not None:
+            return fits.JobData(by_time[0], labels, by_time[1])
     return fits.JobData(rows, labels)
 
 

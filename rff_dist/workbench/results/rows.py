@@ -68,7 +68,8 @@ def split_document(halves: split.Parts, job: specs.Split) -> Document:
         "train": f"{halves.n_train:,} rows in {halves.train}",
         "test": f"{halves.n_test:,} rows in {halves.test}, {share:.1%}",
     }
-    following = [["fit", halves.train, "MODEL"]]
+    in_order = ["--time"] if job.by == "time" and job.time is None else []
+    following = [["fit", halves.train, "MODEL", *in_order]]
     return Document(f"split {job.data} by {job.by}", [facts], record=asdict(halves), next=following)
 
 

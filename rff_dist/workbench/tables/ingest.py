@@ -25,7 +25,7 @@ from rff_dist.recipes.notations import Notation, find_notations, notation_notes,
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import Table, kind_of, listed
 from rff_dist.storage import appending, datasets, locations, output_places, writing
-from rff_dist.storage.columns import id_column
+from rff_dist.storage.columns import TIME_COLUMN, id_column
 from rff_dist.typing import PathLike
 from rff_dist.workbench.tables import array_files, files, lakes, learn, queries, rows
 from rff_dist.workbench.tables import roles as table_roles
@@ -271,6 +271,8 @@ def _read_selected(
             "Change the share `holdout`"
         )
     attributes.update(_facts(plan.roles, journal, {}))
+    if plan.time is not None:
+        attributes[TIME_COLUMN] = plan.time
     if plan.learned is not None:
         attributes[recipes.RECIPE] = plan.learned.recipe.to_dict()
 
@@ -369,7 +371,7 @@ def _follow(dataset: appending.Editing, lake: lakes.Lake, roles: Roles, message:
         _log.warning("%s: the column %s after version %s", lake.url, change, since["version"])
     roles = replace(roles, on_nan="drop") if _DROPPED in attributes else roles
     key = id_column(attributes)
-    used = {key, *(attributes.get(name) for name in (_WEIGHT_COLUMN, GROUPS_COLUMN))}
+    used = {key, *(attributes.get(name) for name in (_WEIGHT_COLUMN, GROUPS_COLUMN, TIME_COLUMN))}
     used |= {*(dataset.names("target_names") or ()), *(recipe.inputs if recipe is not None else ())}
     changes = lake.read_changes(since, [name for name in lake.rows.schema.names if name in used], key)
     journal = Journal()
@@ -502,7 +504,7 @@ def _read(
     # Planned a second time: the first plan only says how to read, X's dtype follows from what was learned.
     learned, start = replace(learned, recipe=named), plan.test_start
     plan = table_roles.plan_columns(schema, roles, learned, tables[0].name)
-    plan = replace(plan, types={**order, **plan.types}, test_start=start)
+    plan = replace(plan, types={**order, **plan.types}, test_start=start, time=by)
     lengths = [table.n_samples for table in tables if table.n_samples is not None]
     n_rows = sum(lengths) if len(lengths) == len(tables) else None
     return plan, n_rows, partial(rows.read_tables, opened, plan)
@@ -567,7 +569,11 @@ def read_onto(dataset: appending.Editing, opened: list[Input], roles: Roles, jou
             _log.info("%s: columns that the dataset does not have are left out: %s", table.name, listed(more))
     schema = table_roles.common_schema(tables)
     plan = table_roles.plan_columns(schema, roles, learn.Learned(recipe), tables[0].name)
-    plan = replace(plan, dtype=X.dtype, text=y is not None and is_text(y.dtype))
+    time = dataset.attributes.get(TIME_COLUMN)
+    is_stored = time in schema.names or time not in recipe.names  # `split` may have cut by a column of X
+    order = rows.order_type(tables[0].name, schema, time) if time is not None and is_stored else {}
+    types = {**order, **plan.types}
+    plan = replace(plan, dtype=X.dtype, text=y is not None and is_text(y.dtype), types=types, time=time)
     return rows.read_tables(opened, plan, journal, None)
 
 

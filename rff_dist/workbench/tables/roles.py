@@ -57,6 +57,7 @@ class TablePlan:
     `types`: the types that all columns are read by.
     `text`: whether y holds labels.
     `test_start`: rows with at least this value in the column that orders them are held out; see `Holdout.by`.
+    `time`: that column, whose values are stored with the rows, so that models are chosen by later rows too.
     """
 
     roles: Roles
@@ -65,6 +66,7 @@ class TablePlan:
     dtype: np.dtype[Any]
     text: bool
     test_start: float = np.nan
+    time: str | None = None
 
     @property
     def features(self) -> list[str] | None:

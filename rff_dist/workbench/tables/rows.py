@@ -20,6 +20,7 @@ from rff_dist.workbench.tables.roles import TablePlan, check_column
 
 #: Numbers of a batch of X: 64 MiB.
 _BATCH_VALUES = 2**23
+_CHECKED = 5  # X, y, weights, groups and ids: values that must be there
 _log = logging.getLogger(__name__)
 
 
@@ -223,7 +224,14 @@ def _split_columns(
         X = plan.learned.encode(batch, start).astype(plan.dtype, copy=False)
         named = (None if role is None else batch.column(role) for role in (roles.groups, roles.id))
         labels = (None if column is None else tables.to_labels(column) for column in named)
-        parts: tables.RowArrays = (X, y, weights, *labels)
+        times = None
+        if plan.time is not None:
+            features = plan.features or []
+            is_feature = plan.time in features and plan.time not in batch.schema.names
+            times = X[:, features.index(plan.time)] if is_feature else order_values(batch.column(plan.time))
+            # no NaN: rows without a value count as early ones, as `find_start` says
+            times = np.nan_to_num(times, nan=-np.inf, neginf=-np.inf)
+        parts: tables.RowArrays = (X, y, weights, *labels, times)
         rows = np.arange(start - first, start - first + batch.num_rows)
         if chosen is not None:
             parts, rows = tuple(None if part is None else part[chosen] for part in parts), rows[chosen]
@@ -238,7 +246,7 @@ def check_rows(
     digests = defaultdict[int, Any](hashlib.sha256)  # one for each array: batches may have any size
     for parts, rows in batches:
         good = np.ones(len(rows), bool)
-        for i, part in enumerate(parts):
+        for i, part in enumerate(parts[:_CHECKED]):
             if part is None:
                 continue
             # One check for X and vectors alike, as columns of one matrix.

@@ -1,0 +1,100 @@
+"""Rows that were held out by time: whatever trains on the others chooses by later rows than it trains on."""
+
+import numpy as np
+import pytest
+
+from rff_dist import RFFRidge, open_dataset
+from rff_dist.data.blocks import Block
+from rff_dist.errors import InvalidParameterError
+from rff_dist.fields import build
+from rff_dist.storage.columns import fold_by_time
+from rff_dist.workbench.jobs import auto, split, steps, train
+from rff_dist.workbench.jobs import ingest as ingest_job
+from rff_dist.workbench.jobs.specs import Auto, Ingest, Split, Train
+from tests.refusals import refuses
+
+pandas = pytest.importorskip("pandas")
+N = 400
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Rows in no order, by a date and by a number that runs against it."""
+    rng = np.random.default_rng(0)
+    when = pandas.date_range("2020-01-01", periods=N, freq="D")
+    frame = pandas.DataFrame({"when": when, "left": -np.arange(N) / 8, "t": np.arange(N)})
+    frame["y"] = np.sin(frame["t"] / 50) + rng.normal(size=N)
+    frame.sample(frac=1, random_state=1).to_csv(tmp_path / "t.csv", index=False)
+    return tmp_path / "t.csv"
+
+
+def trained(table, url, **options):
+    job = build(Train, {"data": url, "model": str(table.parent / "m"), "effort": 1, **options})
+    return train.train(job, steps.in_this_process()).model
+
+
+def ingested(table, **options):
+    url = str(table.parent / "d.zarr")
+    ingest_job.ingest(build(Ingest, {"sources": [str(table)], "data": url, "targets": ["y"], **options}))
+    return url
+
+
+def by_auto(table, by):
+    into = str(table.parent / "made")
+    job = build(Auto, {"sources": [str(table)], "target": "y", "into": into, "holdout_by": by, "effort": 1})
+    made = auto.prepare_table(job)
+    return made.train, train.train(auto.training_of(job, made), steps.in_this_process()).model
+
+
+def by_fit(table, by):
+    url = ingested(table, holdout=0.2, holdout_by=by, drop=[by])
+    return url, trained(table, url, n_folds=4)
+
+
+def by_python(table, by):
+    url = ingested(table, holdout=0.2, holdout_by=by)
+    return url, RFFRidge(effort=1, random_state=0).fit(url)._fitted
+
+
+def by_split(table, by):
+    time = "when: elapsed-days" if by == "when" else by
+    job = build(Split, {"data": ingested(table), "by": "time", "time": time})
+    url = split.split(job).train
+    return url, trained(table, url)
+
+
+@pytest.mark.parametrize("by", ["when", "left"])
+@pytest.mark.parametrize("door", [by_auto, by_fit, by_python, by_split])
+def test_every_door_chooses_by_later_rows_than_it_trains_on(table, door, by):
+    url, model = door(table, by)
+    folds = model.card["folds"]
+    assert "DatedFolds" in (folds["kind"], folds.get("base", {}).get("kind"))
+    dataset, _ = fold_by_time(open_dataset(url))
+    rows = dataset.read(Block(0, 0, dataset.n_samples))
+    times = rows.X[:, dataset.feature_names.index("t")] * (1 if by == "when" else -1)
+    assert dataset.n_samples == 0.8 * N
+    assert (np.diff(rows.groups[np.argsort(times)]) >= 0).all()
+    assert np.bincount(rows.groups).tolist() == [64] * 5
+
+
+def test_rows_that_are_appended_later_are_in_the_last_fold(table, tmp_path):
+    url = ingested(table, holdout=0.2, holdout_by="when", drop=["when"])
+    (tmp_path / "new.csv").write_text("when,left,t,y\n2031-01-01,-60,500,1\n2019-01-01,1,501,1\n")
+    ingest_job.ingest(build(Ingest, {"sources": [str(tmp_path / "new.csv")], "data": url, "append": True}))
+    dataset, _ = fold_by_time(open_dataset(url))
+    assert dataset.read_groups(Block(0, 320, 322)).tolist() == [4, 0]
+
+
+def test_as_many_folds_as_there_are_times(table, tmp_path):
+    frame = pandas.read_csv(table).assign(year=lambda rows: rows["t"] // 100)
+    frame.to_csv(table, index=False)
+    url = ingested(table, holdout=0.2, holdout_by="year")
+    _, folds = fold_by_time(open_dataset(url))
+    assert folds.n_folds == 3
+    with refuses(ValueError, "year", "3", "5"):
+        trained(table, url, n_folds=5)
+
+
+def test_groups_and_time_are_not_both_held_out():
+    with refuses(InvalidParameterError, "groups", "holdout_by"):
+        build(Auto, {"sources": ["t.csv"], "target": "y", "groups": "site", "holdout_by": "when"})
