@@ -131,7 +131,7 @@ def _linear_without(
     # not, so that their errors differ much if alpha is near the floor (0.244 and 0.273 for D = 512 in 3
     # columns). Far above it they agree, and eigenvalues take twenty times as long.
     alpha, by_eigenvalues = np.asarray(model.alpha), model.card["chosen_by"] in ("gcv", "evidence")
-    if by_eigenvalues and alpha.min() < _FAR * cholesky.rounding_floor(equations.gram):
+    if by_eigenvalues and alpha.min() < _FAR * equations.floor():
         solution = eigen.decompose(equations).solve(model.alpha)
     else:
         solution = cholesky.solve_cholesky(equations, alpha, overwrite_gram=True)

@@ -1,7 +1,7 @@
 """Ridge for one alpha by a Cholesky factorisation in tiles; the tiled routines are the second half."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def solve_cholesky(
     # one factorisation, the n³/3 of the cost, serves all targets with the same alpha
     different, parts = np.unique(penalty), []
     with machine.tile_pool() as pool:
-        floor = max(rounding_floor(prepared.gram), prepared.gram_error)
+        floor = prepared.floor()
         for value in different.tolist():
             targets = np.flatnonzero(penalty == value)
             # another alpha, or the eigenvalues below the floor, would need the Gram again
@@ -60,32 +60,6 @@ def solve_cholesky(
             )
             parts.append((targets, _solve_shared(part, value, floor, pool, overwrite_gram=in_place)))
     return parts[0][1] if len(parts) == 1 else _join(parts)
-
-
-def rounding_floor(gram: FloatArray) -> float:
-    """Size below which eigenvalues are rounding error: n_components · eps · (largest eigenvalue).
-
-    The largest eigenvalue is estimated by eight power iterations, which read the upper triangle eight times.
-    The estimate is up to a few per cent low.
-    """
-    symv = scipy.linalg.blas.dsymv
-    # gram.T is in Fortran's order without a copy, and its lower triangle is the Gram's upper one
-    largest = _largest_eigenvalue(lambda x: symv(1.0, gram.T, x, lower=1), len(gram), steps=8)
-    return len(gram) * float(np.finfo(np.float64).eps) * largest
-
-
-def _largest_eigenvalue(apply: Callable[[FloatArray], FloatArray], n: int, *, steps: int) -> float:
-    """Growth of the norm under repeated `apply`, symmetric and non-negative; never above the eigenvalue."""
-    # irregular, so that it is orthogonal to no eigenvector by accident
-    vector = np.cos(np.arange(n, dtype=np.float64) ** 2)
-    growth = 0.0
-    for _ in range(steps):
-        # ‖Av‖ of a unit vector never exceeds the largest eigenvalue (Golub & Van Loan, section 8.2.1)
-        vector = apply(vector / np.linalg.norm(vector))
-        growth = float(np.linalg.norm(vector))
-        if growth == 0.0:
-            break
-    return growth
 
 
 def _solve_shared(
@@ -135,7 +109,7 @@ def smallest_eigenvalue(factor: FloatArray, pool: Executor) -> float:
     def solve(vector: FloatArray) -> FloatArray:
         return solve_factored(factor, vector[:, np.newaxis], pool)[0][:, 0]
 
-    growth = _largest_eigenvalue(solve, len(factor), steps=3)
+    growth = solution.largest_eigenvalue(solve, len(factor), steps=3)
     return 1.0 / growth if np.isfinite(growth) and growth > 0.0 else 0.0
 
 

@@ -166,6 +166,8 @@ def expected_iterations(condition: float, tolerance: float) -> float:
 
 
 SKETCH_COLUMNS = 256  # per pass, so that its sums and what is sent to workers stay small
+_EPS = float(np.finfo(np.float64).eps)
+_MOST_SHIFTED = 1e-9  # of the norm of the products
 MAX_RANK_BYTES = 2**29  # of a sketch; four such arrays exist while its eigenvectors are computed
 
 
@@ -175,26 +177,24 @@ class NystromPreconditioner:
 
     `eigenvalues`: float64 array of shape (rank,). Descending.
     `vectors`: float64 array of shape (n_components, rank). Orthonormal up to rounding.
+    `floor`: size below which eigenvalues of A are rounding error; an alpha below it counts as the floor here.
     """
 
     eigenvalues: FloatArray
     vectors: FloatArray
+    floor: float
 
     @property
     def rank(self) -> int:
         """Directions that are known."""
         return len(self.eigenvalues)
 
-    @property
-    def floor(self) -> float:
-        """Size below which eigenvalues of A are rounding error; see `rounding_floor`."""
-        return len(self.vectors) * float(np.finfo(np.float64).eps) * float(self.eigenvalues[0])
-
     def solve(self, columns: FloatArray, alpha: FloatArray) -> FloatArray:
         """Return P⁻¹ times columns of shape (n_components, n_columns), each with its alpha.
 
         Source: Frangella, Tropp & Udell (2023), eq. 1.3, up to a constant factor.
         """
+        alpha = np.maximum(alpha, self.floor)
         # P⁻¹x = V(Λ + alpha)⁻¹V'x + (I − VV')x/(λ_last + alpha), in 4·n_components·rank operations per column
         beyond = 1.0 / (self.eigenvalues[-1] + alpha)
         within = 1.0 / (self.eigenvalues[:, np.newaxis] + alpha) - beyond
@@ -208,33 +208,37 @@ class NystromPreconditioner:
         """
         # (λ_last + alpha)/alpha: P's value in an unknown direction over the smallest that A + alpha can have
         # there
-        return np.asarray(1.0 + self.eigenvalues[-1] / alpha)
+        return np.asarray(1.0 + self.eigenvalues[-1] / np.maximum(alpha, self.floor))
 
 
-def nystrom_preconditioner(test_matrix: FloatArray, products: FloatArray) -> NystromPreconditioner:
+def nystrom_preconditioner(
+    test_matrix: FloatArray, products: FloatArray, *, rounding: float
+) -> NystromPreconditioner:
     """Return the preconditioner of a sketch, O(n_components · rank²).
 
     `test_matrix`: float64 array of shape (n_components, rank). Ω.
     `products`: float64 array of shape (n_components, rank). AΩ. Overwritten.
+    `rounding`: size of the errors of A that rounding makes in the products.
+    Raises SolveError if A is not positive semi-definite, which rounding does not explain.
     Source: Frangella, Tropp & Udell (2023), Algorithm 2.1. Only the span of Ω matters.
     """
     with machine.limit_blas(1):  # the same bits for any number of threads
         norm = float(np.linalg.norm(products))
         if norm == 0.0:
-            return NystromPreconditioner(np.zeros(1), np.zeros((len(products), 1)))
+            return NystromPreconditioner(np.zeros(1), np.zeros((len(products), 1)), rounding)
         # Ω'AΩ is singular to rounding if A's rank is below the sketch's; Ω'(A + shift)Ω is not
-        shift = float(np.finfo(np.float64).eps) * norm
-        # the last attempt shifts by 2e-9 of the norm: if that is not enough, A is not positive semi-definite
-        for _ in range(8):
+        shift = _EPS * norm
+        most = max(_MOST_SHIFTED * norm, 10.0 * rounding)
+        while True:
             core = test_matrix.T @ products + shift * (test_matrix.T @ test_matrix)
             try:
                 factor = scipy.linalg.cholesky((core + core.T) / 2.0, overwrite_a=True, check_finite=False)
-            except scipy.linalg.LinAlgError:
+                break
+            except scipy.linalg.LinAlgError as error:
+                if shift > most:
+                    problem = f"a sketch of Z'Z has eigenvalues below {-most:.3g}"
+                    raise SolveError(f"{problem}, more than rounding explains: report this") from error
                 shift *= 10.0
-                continue
-            break
-        else:
-            raise SolveError("a sketch of Z'Z is not positive semi-definite: some of its sums are wrong")
         products += shift * test_matrix
         # root·root' = AΩ(Ω'AΩ)⁻¹Ω'A, the Nyström approximation (of A + shift); root has the shape of the
         # sketch
@@ -242,11 +246,13 @@ def nystrom_preconditioner(test_matrix: FloatArray, products: FloatArray) -> Nys
         # A QR and an SVD would take twice the time, and resolve eigenvalues below the rounding of the Gram,
         # for which a preconditioner has no use.
         squares, directions = scipy.linalg.eigh(root.T @ root, overwrite_a=True, check_finite=False)
-        known = squares > len(root) * float(np.finfo(np.float64).eps) * squares[-1]
+        known = squares > len(root) * _EPS * squares[-1]
         squares, directions = squares[known][::-1], directions[:, known][:, ::-1]
         vectors = root @ (directions / np.sqrt(squares))
         # Algorithm 2.1 takes the shift off again
-        return NystromPreconditioner(np.maximum(0.0, squares - shift), vectors)
+        eigenvalues = np.maximum(0.0, squares - shift)
+        floor = max(len(root) * _EPS * float(eigenvalues[0]), rounding)
+        return NystromPreconditioner(eigenvalues, vectors, floor)
 
 
 def largest_rank(n_components: int) -> int:

@@ -265,7 +265,7 @@ def clip(equations: solution.NormalEquations, eigenvalues: FloatArray) -> tuple[
     rounding = len(eigenvalues) * float(np.finfo(np.float64).eps)
     smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
     # a Gram has no negative eigenvalue: one of −e proves that errors moved some by e or more (Weyl)
-    floor = max(rounding * largest, equations.gram_error, -smallest, 0.0)
+    floor = max(equations.floor(largest), -smallest, 0.0)
     n_clipped = int(np.searchsorted(eigenvalues, floor, side="right"))
     # Centring subtracts Σw·z̄z̄', so its rounding error is measured on that scale.
     uncentred = largest + equations.sum_of_weights * float(np.square(equations.feature_means).sum())

@@ -205,7 +205,7 @@ def _factor(problem: PenalizedLoss) -> FloatArray:
     """Factor h·A + 2·penalty·I in the Gram's place; eigenvalues below the floor are lifted to it."""
     matrix, penalty, curvature = problem.equations.gram, problem.penalty, problem.curvature
     with machine.tile_pool() as pool:
-        floor = max(cholesky.rounding_floor(matrix), problem.equations.gram_error)
+        floor = problem.equations.floor()
         matrix *= curvature
         # above 0 even where all features are 0
         matrix.flat[:: len(matrix) + 1] += max(2.0 * penalty, 2.0 * curvature * floor, np.finfo(float).tiny)

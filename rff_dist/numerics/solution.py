@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.typing import FloatArray
 
+_EPS = float(np.finfo(np.float64).eps)
 _STRIP_ROWS = 64  # of a Gram that are worked on at a time, to fit the cache
 
 
@@ -75,8 +78,7 @@ class RidgeSolution:
     `unexplained`: float64 array of shape (n_targets,). The residual as a share of the total sum of squares,
       1 − R² at the training rows; 0 for a constant target.
     `effective_rank`: directions of the feature space that the solution uses.
-    `floor`: n_components · eps · (largest eigenvalue of the Gram), or the rounding of the sums' grid where
-      that is larger: eigenvalues below it are rounding error.
+    `floor`: eigenvalues below it are rounding error; see `NormalEquations.floor`.
     `status`: how it went, with causes and remedies.
     """
 
@@ -143,8 +145,7 @@ def rss_error_bound(
     2·alpha·w'(A + alpha)⁻¹Ew through w. ‖E‖ is taken as the floor. The sums themselves, each at
     most about the total sum of squares, add n_components·eps of it each.
     """
-    eps = float(np.finfo(np.float64).eps)
-    return 3.0 * floor * squared_norm + 4.0 * n_components * eps * total_sum_of_squares
+    return 3.0 * floor * squared_norm + 4.0 * n_components * _EPS * total_sum_of_squares
 
 
 def check_equations(equations: NormalEquations) -> None:
@@ -189,6 +190,20 @@ def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
     return np.broadcast_to(values.astype(np.float64), (n_targets,)).copy()
 
 
+def largest_eigenvalue(apply: Callable[[FloatArray], FloatArray], n: int, *, steps: int) -> float:
+    """Growth of the norm under repeated `apply`, symmetric and non-negative; never above the eigenvalue."""
+    # irregular, so that it is orthogonal to no eigenvector by accident
+    vector = np.cos(np.arange(n, dtype=np.float64) ** 2)
+    growth = 0.0
+    for _ in range(steps):
+        # ‖Av‖ of a unit vector never exceeds the largest eigenvalue (Golub & Van Loan, section 8.2.1)
+        vector = apply(vector / np.linalg.norm(vector))
+        growth = float(np.linalg.norm(vector))
+        if growth == 0.0:
+            break
+    return growth
+
+
 # -- the system that ridge regression solves, and what its spectrum keeps of it --------------------
 
 
@@ -219,12 +234,28 @@ class NormalEquations(EquationFacts):
     `gram`: float64 array of shape (n_components, n_components). Z'Z, symmetric; centred (Z'Z − n·z̄z̄') where
       an intercept is fitted.
     `moments`: float64 array of shape (n_components, n_targets). Z'Y, centred likewise.
-    `gram_error`: how far rounding to the sums' grid may have moved an eigenvalue of the Gram.
+    `gram_error`: how far rounding of sums and of means may have moved an eigenvalue of the Gram.
     """
 
     gram: FloatArray
     moments: FloatArray
     gram_error: float = 0.0
+
+    def floor(self, largest: float | None = None) -> float:
+        """Return the size below which eigenvalues are rounding error; no alpha below it can be relied on.
+
+        It is n_components · eps · (largest eigenvalue), or the Gram's own error if that is more.
+
+        `largest`: the largest eigenvalue. By default eight power iterations estimate it, up to a few per cent
+          too low; they read the upper triangle only.
+        """
+        if largest is None:
+            # the transpose is in Fortran's order without a copy, and its lower triangle is the Gram's upper
+            gram = self.gram.T
+            largest = largest_eigenvalue(
+                lambda x: scipy.linalg.blas.dsymv(1.0, gram, x, lower=1), len(gram), steps=8
+            )
+        return max(len(self.gram) * _EPS * largest, self.gram_error)
 
     def without(self, part: NormalEquations) -> NormalEquations:
         """Return the equations of the rows that are not in `part`, centred about their own means.

@@ -405,7 +405,7 @@ def predict_by_splits(rows: blocks.Rows, split: IntArray, state: FoldModels) -> 
 def sum_root_residuals(
     rows: blocks.Rows, state: FoldModels, *, exponents: tuple[tuple[int, int], ...]
 ) -> tuple[exact_sums.ExactSum, ...]:
-    """Return a block's sums of the roots of held-out residuals: U'W[g, 1] and [g, 1]'W[g, 1].
+    """Return a block's sums of the roots of held-out residuals: U'W[g, 1], and those of g and its squares.
 
     g is √(|y − f₋| / unit). Takes O(n_samples · n_components · n_features), as predictions do. The sums are
     `RidgeStatistics.cross` and `targets` with g in place of y.
@@ -414,7 +414,7 @@ def sum_root_residuals(
     `state`: without deviations.
     `exponents`: those of the statistics, see `StatisticsSpec`.
     Returns for one split after the other `cross`, ExactSum of shape (n_components, n_targets + 1), and
-      `targets`, ExactSum of shape (n_targets + 1, n_targets + 1).
+      `targets`, ExactSum of shape (2, n_targets + 1).
     Raises DataError as `score_rows`.
     """
     residuals, split, counted = _residuals(rows, state)
@@ -445,7 +445,7 @@ def sum_root_residuals(
         sums[first] = tuple(
             exact_sums.ExactSum.of(part)
             for k in range(n_splits)
-            for part in (by_split[:, k], right[tile, k].T @ weighted[tile, k])
+            for part in (by_split[:, k], specs.target_products(right[tile, k], weights[tile]))
         )
 
     machine.share_out(add_up, range(0, len(inputs), height))

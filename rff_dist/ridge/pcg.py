@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from rff_dist.data import blocks, folding
+from rff_dist.data import folding
 from rff_dist.features import maps
 from rff_dist.fitting import prepare
 from rff_dist.numerics import conjugate_gradients as cg
@@ -119,7 +119,7 @@ def solve_pcg(
         preconditioner, n_before, start = chosen.preconditioner, chosen.n_passes, chosen.near(penalties)
     deviations = np.sqrt(total)
     # of a constant target rounding alone is left, which is not worth a step
-    constant = total <= blocks.ROUNDING * operator.sum_of_weights * np.square(operator.target_means)
+    constant = operator.targets.variances(centred=fit_intercept) == 0.0
     prepared.count("iterate", 0, MAX_PASSES)
     iterated = cg.conjugate_gradients(
         operator.multiply,
@@ -141,7 +141,7 @@ def solve_pcg(
         operator, w, penalties, rss=rss, effective_rank=len(w), floor=floor, status=status
     )
     rank, n_passes = preconditioner.rank, 1 + n_before + iterated.n_products
-    spec, of_targets = operator.accumulation.spec, operator.target_deviations
+    spec, of_targets = operator.accumulation.spec, operator.targets.deviations
     result = Pcg(solution, iterated, rank, n_passes, relative, spec, of_targets)
     logger.debug("solved by %d passes: %s", result.n_passes, dict(result.facts()))
     _warn(result)
@@ -173,7 +173,7 @@ def validate_alphas(
     if alphas is None:
         preconditioner, n_passes = _sketch(prepared, operator, None, CHOICE_TOLERANCE)
         largest = float(preconditioner.eigenvalues[0])
-        grid = grids.alpha_grid(largest, LEAST_SHARE * largest)
+        grid = grids.alpha_grid(largest, max(LEAST_SHARE * largest, preconditioner.floor))
     else:
         grid = grids.check_grid(alphas)
         preconditioner, n_passes = _sketch(prepared, operator, float(grid[0]), CHOICE_TOLERANCE)
@@ -199,7 +199,7 @@ def validate_alphas(
     # the product is not needed, so that one column will do
     _, errors = operator.multiply_and_validate(right[:, :1], descent.solution, targets)
     errors = errors.reshape(1, 1, len(grid), n_targets)
-    widths, variance = np.array([feature_map.n_components]), np.square(operator.target_deviations)
+    widths, variance = np.array([feature_map.n_components]), operator.targets.variances(centred=fit_intercept)
     table = cross_validation.CrossValidation(folds, widths, grid, errors, np.ones(1), variance)
     solutions = descent.solution.reshape(-1, len(grid), n_targets)
     # two more: the one that began, and the last errors
@@ -225,7 +225,9 @@ def _sketch(
             test_matrix = np.hstack([test_matrix, signs])
             n_passes += 1
         # a copy, since a larger rank begins with these products
-        preconditioner = cg.nystrom_preconditioner(test_matrix, products.copy())
+        preconditioner = cg.nystrom_preconditioner(
+            test_matrix, products.copy(), rounding=operator.rounding_error
+        )
         first, last = preconditioner.eigenvalues[[0, -1]].tolist()
         least = LEAST_SHARE * first if alpha is None else alpha
         spectrum = f"eigenvalues from {first:.3g} to {last:.3g}, alpha {least:.3g}"

@@ -94,7 +94,7 @@ def solve_folds(
         table = cross_validate(statistics, alphas=grid, feature_maps=maps, fit_intercept=fit_intercept)
     elif grid is None:  # rows resolve smaller alphas than sums do
         equations = statistics.total().normal_equations(fit_intercept=fit_intercept)
-        table = table.from_alpha(max(cholesky.rounding_floor(equations.gram), equations.gram_error))
+        table = table.from_alpha(equations.floor())
     table = replace(table, folds=statistics.folds)
     best = table.fewest_components() if len(widths) > 1 else table.best
     choice = choose_alpha(table, best.n_components, penalty)

@@ -98,7 +98,7 @@ def predictive_model(
     different, factor_of_target = np.unique(penalty, return_inverse=True)
     explained, factors = np.empty(len(penalty)), []
     with machine.tile_pool() as pool:
-        floor = max(cholesky.rounding_floor(equations.gram), equations.gram_error)
+        floor = equations.floor()
         for i, value in enumerate(different):
             last = i == len(different) - 1  # factored in the Gram's own memory
             factor, targets = equations.gram if last else equations.gram.copy(), factor_of_target == i

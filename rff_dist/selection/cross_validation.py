@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from rff_dist.data import folding
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import maps
-from rff_dist.numerics import cholesky, exact_sums, machine, solution, tridiagonal
+from rff_dist.numerics import exact_sums, machine, solution, tridiagonal
 from rff_dist.selection import grids
 from rff_dist.statistics import fold_statistics
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
@@ -32,7 +32,6 @@ from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
 _COLUMNS = 512  # pairs of alpha and target whose coefficients are in memory at once
-_CONSTANT = 1e-14  # of a mean square: rounding may leave so much as the variance of a constant
 SMALL = 256  # components, below which one thread is faster than several
 _EPS = float(np.finfo(np.float64).eps)
 AS_GOOD = 0.1  # of a standard error: folds do not tell such an error from the least
@@ -291,13 +290,13 @@ def cross_validate(
     total = statistics.total()
     sizes = _sizes(total, feature_maps)
     splits = statistics.splits
-    variance = _target_variance(total, fit_intercept)
+    variance = total.target_moments.variances(centred=fit_intercept)
     whole: solution.NormalEquations | None = None
     if alphas is None:
         whole = sizes[-1].of(total).normal_equations(fit_intercept=fit_intercept)
         with machine.tile_pool():
             largest = largest_eigenvalue(whole.gram)  # Lanczos reads the Gram some 20 times
-        grid = grids.alpha_grid(largest, max(len(whole.gram) * _EPS * largest, whole.gram_error))
+        grid = grids.alpha_grid(largest, whole.floor(largest))
     else:
         grid = grids.check_grid(alphas)
     errors = np.empty((len(splits), len(sizes), len(grid), total.spec.n_targets))
@@ -458,15 +457,6 @@ def _problems(
         whole = None
 
 
-def _target_variance(total: RidgeStatistics, fit_intercept: bool) -> FloatArray:
-    # one component is enough for the targets' sums, and saves the Gram of all
-    targets = total.leading(1, feature_digest="", scales=((1, 1.0),))
-    squares = targets.normal_equations(fit_intercept=fit_intercept).total_sum_of_squares
-    uncentred = np.diagonal(total.targets.value())[:-1]  # of the targets less their offset
-    variance = np.where(squares > _CONSTANT * uncentred, squares, 0.0) / total.sum_of_weights
-    return np.asarray(variance)
-
-
 def largest_eigenvalue(gram: FloatArray) -> float:
     """Return the largest eigenvalue of a Gram, by Lanczos for 64 components and more."""
     if len(gram) < 64:
@@ -495,7 +485,7 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
     # eigenvectors would take three times as long, and five arrays of the Gram's size instead of three
     reduced = tridiagonal.tridiagonalize(equations)
     weight = problem.validation.sum_of_weights
-    fold_error = max(cholesky.rounding_floor(fold.gram), fold.gram_error)
+    fold_error = fold.floor()
     n_targets = fold.moments.shape[1]
     pairs = np.arange(len(alphas) * n_targets)
     errors = np.empty(len(pairs))

@@ -239,8 +239,9 @@ def _accumulate(
                 for (piece, rows_of_tile, _), moments in zip(work, moments_of_tiles, strict=True):
                     cross[piece] += exact_sums.ExactSum.of(np.concatenate(moments))
                     with np.errstate(over="ignore", invalid="ignore"):
-                        squares = right[rows_of_tile].T @ weighted[rows_of_tile]
-                    targets[piece] += exact_sums.ExactSum.of(squares)
+                        of_tile = None if weights is None else weights[rows_of_tile]
+                        of_targets = specs.target_products(right[rows_of_tile], of_tile)
+                    targets[piece] += exact_sums.ExactSum.of(of_targets)
             if with_gram:
                 list(pool.map(multiply, itertools.product(regions, work)))
     rounded = [] if spec.fixed_point else [piece for piece, _ in pieces_of_tiles]

@@ -86,7 +86,7 @@ class FoldStatistics:
 
     @property
     def targets(self) -> exact_sums.ExactSum:
-        """[Y - offset, 1]'W[Y - offset, 1] of all rows; see `RidgeStatistics`."""
+        """Sums and squares of the targets of all rows; see `RidgeStatistics`."""
         return reduce(operator.add, (part.targets for part in self.parts if part is not None))
 
     def leading(self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs) -> Self:

@@ -9,7 +9,7 @@ import operator
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 
 import numpy as np
 
@@ -49,12 +49,12 @@ class TrainingSplit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TargetSums:
+class FirstSums:
     """Exact sums of a pass that begins a solution without Z'Z; `+` joins two sets of rows.
 
     `n_samples`: rows counted.
     `cross`: ExactSum of shape (n_components, n_targets + 1). U'W[Y, 1], with Y minus the spec's offset.
-    `targets`: ExactSum of shape (n_targets + 1, n_targets + 1). [Y, 1]'W[Y, 1].
+    `targets`: ExactSum of shape (2, n_targets + 1). See `RidgeStatistics`.
     `trace`: ExactSum of shape (). The trace of U'WU.
     """
 
@@ -68,7 +68,7 @@ class TargetSums:
 
 def sum_targets(
     rows: blocks.Rows, state: accumulate.Accumulation, *, split: TrainingSplit | None = None
-) -> TargetSums:
+) -> FirstSums:
     """Return a block's sums of features times targets, O(n_samples · n_components · n_features).
 
     `split`: sums the training rows only.
@@ -83,7 +83,7 @@ def sum_targets(
         weights, _ = split.weights(rows, weights)
     right = np.column_stack([rows.y - spec.offsets, np.ones(len(inputs))])
     weighted = right * weights[:, np.newaxis]
-    sums: list[TargetSums] = []
+    sums: list[FirstSums] = []
 
     def add_up(tile: slice, features: FloatArray) -> None:
         moments, squares = np.empty((feature_map.n_components, right.shape[1])), []
@@ -92,8 +92,9 @@ def sum_targets(
             with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses what is not finite
                 moments[low:high] = part @ weighted[tile]
                 squares.append(float(np.einsum("ij,ij,j->", part, part, weights[tile])))
-        products = moments, right[tile].T @ weighted[tile], np.asarray(math.fsum(squares))
-        sums.append(TargetSums(tile.stop - tile.start, *map(exact_sums.ExactSum.of, products)))
+            of_targets = specs.target_products(right[tile], weights[tile])
+        products = moments, of_targets, np.asarray(math.fsum(squares))
+        sums.append(FirstSums(tile.stop - tile.start, *map(exact_sums.ExactSum.of, products)))
 
     _share_tiles(add_up, len(inputs), feature_map.n_components, right.shape[1])
     return reduce(operator.add, sums)  # exact sums: the order in which threads append them does not matter
@@ -244,7 +245,7 @@ class GramOperator:
 
     dataset: blocks.Dataset
     accumulation: accumulate.Accumulation
-    sums: TargetSums
+    sums: FirstSums
     centred: bool
     engine: protocol.Engine
     split: TrainingSplit | None = None
@@ -253,9 +254,13 @@ class GramOperator:
     def feature_map(self) -> maps.FeatureMap:
         return self.accumulation.feature_map
 
+    @cached_property
+    def targets(self) -> specs.TargetMoments:
+        return specs.TargetMoments.of(self.sums.targets, self.accumulation.spec.offsets)
+
     @property
     def sum_of_weights(self) -> float:
-        return float(self.sums.targets.value()[-1, -1])
+        return self.targets.weight
 
     @property
     def raw_means(self) -> FloatArray:
@@ -271,35 +276,32 @@ class GramOperator:
     @property
     def target_means(self) -> FloatArray:
         """ȳ, shape (n_targets,); zero if not centred."""
-        offsets = self.accumulation.spec.offsets
-        return np.asarray(offsets - self._shift if self.centred else np.zeros(len(offsets)))
+        return self.targets.means if self.centred else np.zeros(len(self.targets.offsets))
 
     @property
     def moments(self) -> FloatArray:
         """Z'WY, shape (n_components, n_targets)."""
-        # U'W(Y − offset) + U'W1·shift, where the last column of cross is U'W1
-        cross, shift = self.sums.cross.value(), self._shift
+        # from U'W(Y − offset) to U'WY about the mean or about 0: the last column of cross is U'W1
+        cross, targets = self.sums.cross.value(), self.targets
+        shift = -targets.shifts if self.centred else targets.offsets
         return sums_of_z(cross[:, :-1] + cross[:, -1:] * shift, self.feature_map)
 
     @property
     def total_sum_of_squares(self) -> FloatArray:
         """Total sum of squares of each target, about its mean if centred, shape (n_targets,)."""
-        targets, shift = self.sums.targets.value(), self._shift
-        # Σ w·(y + shift)² multiplied out, for y as summed, less its offset
-        squares, sums = np.diagonal(targets)[:-1], targets[:-1, -1]
-        return np.asarray(squares + 2.0 * shift * sums + self.sum_of_weights * shift**2)
+        return self.targets.sums_of_squares(centred=self.centred)
 
-    @property
-    def target_deviations(self) -> FloatArray:
-        """Weighted population standard deviations of the targets, shape (n_targets,)."""
-        return specs.deviations_of(self.sums.targets)
-
-    @property
-    def _shift(self) -> FloatArray:
-        """What is added to the summed targets: minus their mean if centred, else the offset taken off."""
-        if self.centred:
-            return np.asarray(-self.sums.targets.value()[:-1, -1] / self.sum_of_weights)
-        return self.accumulation.spec.offsets
+    @cached_property
+    def rounding_error(self) -> float:
+        """Size of the error of Z'WZ that rounding makes in products: also if centring cancels most of it."""
+        spec, whitener = self.accumulation.spec, self.feature_map.whitener
+        largest_scale = float(exact_sums.expand(self.feature_map.scales).max())
+        of_trace = specs.EPS * float(self.sums.trace.value()) * largest_scale**2
+        if whitener is None:
+            return of_trace
+        # as in `gram_error_of`, for a trace of equal parts
+        spectral, frobenius = specs.Whitener(whitener).inverse_norms
+        return 0.5 * of_trace / math.sqrt(spec.n_components) * spectral * frobenius
 
     def multiply(self, columns: FloatArray, *, label: str = "iterate") -> FloatArray:
         """Return Z'WZ times columns of shape (n_components, n_columns), in one pass."""

@@ -117,7 +117,7 @@ def inspect(dataset: Dataset, *, engine: protocol.Engine) -> Moments:
 def check_same_rows(moments: Moments, targets: exact_sums.ExactSum, spec: specs.StatisticsSpec) -> None:
     """Check that a pass read the same weights and targets as the pass that measured `moments`.
 
-    `targets`: ExactSum of shape (n_targets + 1, n_targets + 1). [Y - offset, 1]'W[Y - offset, 1] of the pass.
+    `targets`: ExactSum of shape (2, n_targets + 1). The pass's sums of [Y - offset, 1], and of squares.
     `spec`: gives the offset.
     Raises ConflictError if their sums differ: the rows were changed between the two passes.
     """
@@ -127,7 +127,7 @@ def check_same_rows(moments: Moments, targets: exact_sums.ExactSum, spec: specs.
     # Bounds the sum of absolute values about the pivot, by Cauchy and Schwarz; the 2 is for those about the
     # offset.
     reach = 2.0 * np.sqrt(weight * moments.squares.value()[measured])
-    sums_of_pass = targets.value()[-1]
+    sums_of_pass, _ = targets.value()
     differing = ["weights"] if abs(sums_of_pass[-1] - weight) > REGROUPED * weight else []
     if (np.abs(sums_of_pass[:-1] - sums) > REGROUPED * reach).any():
         differing.append("targets")

@@ -50,8 +50,8 @@ class RidgeStatistics(EqualByFields):
         Output tiles of U'WU, low + high · 2**62, in multiples of 2**grid_exponent.
     cross : ExactSum of shape (n_components, n_targets + 1)
         U'W[Y - offset, 1].
-    targets : ExactSum of shape (n_targets + 1, n_targets + 1)
-        [Y - offset, 1]'W[Y - offset, 1].
+    targets : ExactSum of shape (2, n_targets + 1)
+        1'W[Y - offset, 1], and the same of squares.
     n_tiles : int
         Number of products that were rounded to the grid, 0 in fixed point: says how far the Gram may be off.
         Not part of equality or digest.
@@ -89,7 +89,7 @@ class RidgeStatistics(EqualByFields):
     def empty(cls, spec: specs.StatisticsSpec) -> Self:
         """Return the statistics of no rows."""
         width = spec.n_targets + 1
-        cross, targets = (exact_sums.ExactSum.zeros((n, width)) for n in (spec.n_components, width))
+        cross, targets = (exact_sums.ExactSum.zeros((n, width)) for n in (spec.n_components, 2))
         return cls(spec, 0, 0, np.zeros(spec.layout.size, np.int64), None, cross, targets)
 
     # -- arithmetic ---------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class RidgeStatistics(EqualByFields):
         if not self.spec.fixed_point:
             del spec["fixed_point"]
         facts = [spec, self.n_samples]
-        weight = round(float(self.targets.value()[-1, -1])) if self.spec.frequency_weights else self.n_samples
+        weight = round(self.sum_of_weights) if self.spec.frequency_weights else self.n_samples
         if self.n_observations != weight:
             facts.append(self.n_observations)
         hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
@@ -172,7 +172,12 @@ class RidgeStatistics(EqualByFields):
     @property
     def sum_of_weights(self) -> float:
         """Sum of the sample weights; the number of rows where there were none."""
-        return float(self.targets.value()[-1, -1])
+        return self.target_moments.weight
+
+    @property
+    def target_moments(self) -> specs.TargetMoments:
+        """Means, sums of squares and deviations of the targets."""
+        return specs.TargetMoments.of(self.targets, self.spec.offsets)
 
     def ZtZ(self) -> FloatArray:  # noqa: N802  the public name is the formula
         """Return Z'Z (Z'WZ with weights), float64 array of shape (n_components, n_components)."""
@@ -185,12 +190,9 @@ class RidgeStatistics(EqualByFields):
         return moments[:, 0] if self.spec.one_dimensional else moments
 
     def yty(self) -> float | FloatArray:
-        """Return y'y, or Y'Y of shape (n_targets, n_targets)."""
-        sums, offsets = self.targets.value(), self.spec.offsets
-        # (Y − o)'W(Y − o) is what was summed; the offsets o are added back
-        cross = np.outer(sums[:-1, -1], offsets)
-        products = sums[:-1, :-1] + cross + cross.T + sums[-1, -1] * np.outer(offsets, offsets)
-        return float(products[0, 0]) if self.spec.one_dimensional else products
+        """Return y'y, or that of each target, of shape (n_targets,)."""
+        squares = self.target_moments.sums_of_squares(centred=False)
+        return float(squares[0]) if self.spec.one_dimensional else squares
 
     def Zt1(self) -> FloatArray:  # noqa: N802
         """Return Z'1, the sums of the features, of shape (n_components,)."""
@@ -198,12 +200,11 @@ class RidgeStatistics(EqualByFields):
 
     def target_means(self) -> FloatArray:
         """Return the (weighted) means of the targets, of shape (n_targets,)."""
-        sums = self.targets.value()
-        return np.asarray(self.spec.offsets + sums[:-1, -1] / sums[-1, -1])
+        return self.target_moments.means
 
     def target_deviations(self) -> FloatArray:
         """Return the (weighted) population standard deviations of the targets, of shape (n_targets,)."""
-        return specs.deviations_of(self.targets)
+        return self.target_moments.deviations
 
     def normal_equations(self, *, fit_intercept: bool = True) -> solution.NormalEquations:
         """Return the system of equations for the solvers, centred if an intercept is fitted.
@@ -213,35 +214,32 @@ class RidgeStatistics(EqualByFields):
         StatisticsError
             If no rows were counted, or their weights add up to 0.
         """
-        sums = self.targets.value()
-        total = sums[-1, -1]
+        total = float(self.targets.value()[0, -1])
         if self.n_samples == 0 or not total > 0:
             raise StatisticsError(
                 f"nothing to solve: there are {self.n_samples:_} rows of total weight {total:g}"
             )
-        cross = self.cross.value()
+        cross, targets = self.cross.value(), self.target_moments
         if fit_intercept:
             # Z'Z − n·z̄z̄' = Z'Z − cc' with c = Z'1/√n
             center = cross[:, -1] / np.sqrt(total)
-            means = sums[:-1, -1] / total  # of targets minus their offset: small, so that little cancels
-            moments = specs.sums_over_z(self, cross[:, :-1] - np.outer(cross[:, -1], means))
-            squares = np.diagonal(sums)[:-1] - total * means**2
-            feature_means, target_means = self.Zt1() / total, self.spec.offsets + means
+            # means less the offsets are small, so that little cancels
+            moments = specs.sums_over_z(self, cross[:, :-1] - np.outer(cross[:, -1], targets.shifts))
+            feature_means, target_means = self.Zt1() / total, targets.means
         else:
             center = None
             moments = np.reshape(self.Zty(), (self.n_components, self.spec.n_targets))
-            squares = np.diagonal(np.atleast_2d(self.yty())).copy()
             feature_means, target_means = np.zeros(self.n_components), np.zeros(self.spec.n_targets)
         return solution.NormalEquations(
             gram=specs.gram_of(self, center),
             moments=moments,
-            total_sum_of_squares=squares,
+            total_sum_of_squares=targets.sums_of_squares(centred=fit_intercept),
             feature_means=feature_means,
             target_means=target_means,
             n_samples=self.n_observations,
-            sum_of_weights=float(total),
+            sum_of_weights=total,
             fit_intercept=fit_intercept,
-            gram_error=specs.gram_error_of(self),
+            gram_error=specs.gram_error_of(self, center),
         )
 
     # -- checks -------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,6 +230,8 @@ def check_counted(n_samples: int, expected: int) -> None:
 # -- reading ---------------------------------------------------------------------------------------
 
 
+EPS = float(np.finfo(np.float64).eps)
+_TARGETS = 64  # whose products are made together
 _STRIP_ROWS = 64  # rows of an output tile that are worked on at a time, 256 KiB, to fit the cache
 
 
@@ -269,18 +271,73 @@ def whitened(scaled: FloatArray, whitener: FloatArray | None) -> FloatArray:
     return scaled
 
 
-def deviations_of(targets: exact_sums.ExactSum) -> FloatArray:
-    """Return the targets' population standard deviations, given [Y - offset, 1]'W[Y - offset, 1]."""
-    sums = targets.value()
-    variances = np.diagonal(sums)[:-1] / sums[-1, -1] - (sums[:-1, -1] / sums[-1, -1]) ** 2
-    return np.asarray(np.sqrt(np.maximum(variances, 0.0)))
+_CONSTANT = 1e-14  # of the squares about the offset: rounding may leave a constant so much about its mean
 
 
-def gram_error_of(statistics: ridge_statistics.RidgeStatistics) -> float:
-    """Return a bound on the spectral norm of the error of Z'Z.
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetMoments:
+    """What is read from the exact sums of targets less their offsets.
+
+    `weight`: the sum of the rows' weights.
+    `shifts`: float64 array of shape (n_targets,). Means less the offsets.
+    `squares`: float64 array of shape (n_targets,). Weighted sums of squares of the targets less the offsets.
+    """
+
+    weight: float
+    shifts: FloatArray
+    squares: FloatArray
+    offsets: FloatArray
+
+    @classmethod
+    def of(cls, targets: exact_sums.ExactSum, offsets: FloatArray) -> Self:
+        """Read the sums that `target_products` makes of tiles."""
+        sums, squares = targets.value()
+        return cls(float(sums[-1]), sums[:-1] / sums[-1], squares[:-1], offsets)
+
+    @property
+    def means(self) -> FloatArray:
+        return self.offsets + self.shifts
+
+    def sums_of_squares(self, *, centred: bool) -> FloatArray:
+        """Return sums of squares about the means or about 0, shape (n_targets,)."""
+        if centred:
+            return np.maximum(self.squares - self.weight * self.shifts**2, 0.0)
+        # Σ w·(d + o)² multiplied out, for the differences d from the offsets o
+        return self.squares + self.weight * self.offsets * (2.0 * self.shifts + self.offsets)
+
+    def variances(self, *, centred: bool = True) -> FloatArray:
+        """Return population variances, or mean squares about 0; exactly 0 for a constant target."""
+        squares = self.sums_of_squares(centred=centred)
+        return np.where(squares > _CONSTANT * self.squares, squares, 0.0) / self.weight
+
+    @property
+    def deviations(self) -> FloatArray:
+        """Population standard deviations, shape (n_targets,)."""
+        return np.sqrt(self.variances())
+
+
+def target_products(right: FloatArray, weights: FloatArray | None) -> FloatArray:
+    """Return the sums 1'W[Y, 1] and the squares 1'W[Y², 1] of a tile, shape (2, n_targets + 1).
+
+    `right`: float64 array of shape (n_samples, n_targets + 1). [Y, 1].
+    """
+    last = right.shape[1] - 1
+    sums = np.empty((2, last + 1))
+    # products of a few columns at a time, of which only the last column and the diagonal are kept
+    for first in range(0, max(1, last), _TARGETS):
+        columns = [*range(first, min(first + _TARGETS, last)), last]
+        these = np.take(right, columns, axis=1)
+        products = these.T @ (these if weights is None else these * weights[:, np.newaxis])
+        sums[0, columns] = products[:, -1]
+        sums[1, columns] = np.diagonal(products)
+    return sums
+
+
+def gram_error_of(statistics: ridge_statistics.RidgeStatistics, center: FloatArray | None = None) -> float:
+    """Return a bound on the spectral norm of the error of Z'Z, less the means' share if there is a `center`.
 
     Each tile rounds every entry to the grid: for D x D independent roundings the norm is 2·√D/√12 of the
-    grid, doubled to be safe.
+    grid, doubled to be safe. Centring subtracts cc', whose entries and roots are rounded.
 
     With a whitener, independent roundings E of size s give T⁻ᵀET⁻¹ the norm 2·s·‖T⁻¹‖·‖T⁻¹‖_F (Chevet's
     inequality). There the rounding of the sums to float64 counts too, and that of the products with T⁻¹:
@@ -290,13 +347,13 @@ def gram_error_of(statistics: ridge_statistics.RidgeStatistics) -> float:
     spec = statistics.spec
     of_grid = float(np.sqrt(statistics.n_tiles / 12) * 2.0**spec.grid_exponent * spec.factors.max() ** 2)
     if (whitener := _whitener_of(statistics)) is None:
-        return 4 * float(np.sqrt(statistics.n_components)) * of_grid
-    eps = float(np.finfo(np.float64).eps)
+        of_centring = 0.0 if center is None else 2 * EPS * float(np.square(spec.factors * center).sum())
+        return math.hypot(4 * math.sqrt(statistics.n_components) * of_grid, of_centring)
     # The largest entry of V'V is on its diagonal, and ‖V'V‖ is at most its trace.
     squares = [np.abs(diagonal) * spec.factors[rows] ** 2 for rows, diagonal in _diagonals(statistics)]
     largest = max(float(diagonal.max()) for diagonal in squares)
     trace = sum(float(diagonal.sum()) for diagonal in squares)
-    of_sums, of_products = eps * largest, eps * math.sqrt(largest * trace)
+    of_sums, of_products = EPS * largest, EPS * math.sqrt(largest * trace)
     spectral, frobenius = whitener.inverse_norms
     return math.hypot(4 * of_grid, 4 * of_sums, 0.5 * of_products) * spectral * frobenius
 
