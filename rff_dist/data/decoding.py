@@ -8,6 +8,7 @@ from typing import Any
 
 _MOST_EXPANSION = 1032  # Deflate makes at most so many bytes of one.
 _PIECE = 2**20
+_ZSTD = b"\x28\xb5\x2f\xfd"  # begins a frame
 
 
 def _inflated(content: bytes, limit: int) -> int:
@@ -40,7 +41,7 @@ def _size_at(content: bytes, at: int) -> int:
 
 def _zstd(content: bytes, limit: int) -> int:
     """Return the size in the frame's header (RFC 8878, Sec. 3.1.1.1); 0 if it has none."""
-    if len(content) < 18:  # the longest header: 4 + 1 + 1 + 4 + 8 bytes
+    if len(content) < 18 or content[:4] != _ZSTD:  # the longest header: 4 + 1 + 1 + 4 + 8 bytes
         return 0
     descriptor = content[4]
     single, flag = descriptor >> 5 & 1, descriptor >> 6
