@@ -394,7 +394,9 @@ def bounded_store(store: Store, header: Header) -> Store:
     codecs = [name.removeprefix("numcodecs.") for name in header.codecs if name not in _SAME_SIZE]
     if len(codecs) != 1 or codecs[0] not in decoding.SIZES or header.dtype.kind == "T":
         return store
-    return CheckedStore(store, partial(_check_size, decoding.SIZES[codecs[0]], 2 * header.chunk_bytes + _SLACK))
+    return CheckedStore(
+        store, partial(_check_size, decoding.SIZES[codecs[0]], 2 * header.chunk_bytes + _SLACK)
+    )
 
 
 def _check_size(

@@ -232,8 +232,8 @@ def open_dataset(
     Parameters
     ----------
     url : str, Path or zarr.Group
-        A local path, `memory://name`, or a URL of an object store (`s3://`, `gs://`, `az://`, `https://`).
-        For a grid also a Dataset of xarray.
+        A local path (a folder or a ZIP), `memory://name`, or a URL of an object store (`s3://`, `gs://`,
+        `az://`, `https://`). For a grid also a Dataset of xarray.
     x, y : str, default="X", "y"
         Names of the arrays in the group. A group without "y" has no targets, which is enough to predict for;
         a `y` of another name must exist. None reads no targets. If `x` is a list of names, these are
@@ -248,8 +248,8 @@ def open_dataset(
         value ("fill"), which Zarr does not write by default. Inside a shard that exists, Zarr always reads
         missing chunks as the fill value.
     version : str, optional
-        For versioned data: a tag, or a snapshot's name or its first characters. None opens the current
-        version; later commits do not change what the opened dataset reads.
+        For versioned data: a tag, a branch, or a snapshot's name or its first characters. None opens the
+        current version; later commits do not change what the opened dataset reads.
 
     Raises
     ------

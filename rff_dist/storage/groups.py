@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -246,10 +247,10 @@ def _existing(url: PathLike) -> locations.Location:
             hint = f" An unfinished output of it is at {begun[-1]}; write it again." if begun else ""
             near = f"; {path.parent} does not exist either" if not path.parent.is_dir() else ""
             raise StorageError(f"no dataset at {path}: nothing is there{near}; expected a Zarr group.{hint}")
-        if not path.is_dir():
+        if not path.is_dir() and not zipfile.is_zipfile(path):
             raise StorageError(
-                f"{path} is a file; expected a Zarr group, which is a folder. Turn CSV, Parquet or NumPy "
-                "files into one with rff_dist.workbench.tables.ingest (rff-dist ingest)"
+                f"{path} is a file; expected a Zarr group, which is a folder or a ZIP of one. Turn CSV, "
+                "Parquet or NumPy files into one with rff_dist.workbench.tables.ingest (rff-dist ingest)"
             )
     elif location.is_remote and not locations.exists(location):
         raise StorageError(f"no dataset at {location}: expected a Zarr group")
@@ -274,7 +275,8 @@ def _read_attributes(store: Store, prefix: str, place: str) -> dict[str, Any]:
             break
     else:
         raise StorageError(
-            f"{place} holds no Zarr metadata (zarr.json or .zgroup); expected a Zarr group with an array X"
+            f"{place} holds no Zarr metadata (zarr.json or .zgroup) at its top; expected a Zarr group with "
+            "an array X"
         )
     try:
         document = documents.load_json(content)

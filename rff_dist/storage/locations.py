@@ -27,7 +27,7 @@ from zarr.abc.store import Store
 from zarr.buffer.cpu import Buffer
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, MemoryStore, ObjectStore
+from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
 from rff_dist.errors import RFFDistError, StorageError
 from rff_dist.lazy import require
@@ -42,10 +42,10 @@ ICEBERG = "iceberg"  # names a table of a catalog, which only `ingest` reads
 SCHEMES = ("file", "memory", ICEBERG, *REMOTE_SCHEMES)
 READ_ONLY_SCHEMES = ("https",)
 NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
-# Icechunk's list of a versioned dataset's branches, tags and snapshots.
-REPOSITORY_FILE = "repo"
+# Icechunk's list of a versioned dataset's branches, tags and snapshots, and the main branch of its format 1.
+REPOSITORY_FILES = ("repo", "refs/branch.main/ref.json")
 # A folder that holds one of these is a dataset, which an output may replace.
-DATASET_FILES = (*NODE_FILES, REPOSITORY_FILE)
+DATASET_FILES = (*NODE_FILES, *REPOSITORY_FILES)
 RECORD_FILE = "model.json"  # of a model
 # In a registered model's folder, which holds all versions: names the current one.
 POINTER_FILE = "current.json"
@@ -156,6 +156,8 @@ def open_store(location: Location, *, read_only: bool) -> Store:
     Raises StorageError if `read_only` and this process has no store in memory of that name;
       MissingDependencyError if the package for the scheme is not installed.
     """
+    if location.scheme == "file" and read_only and os.path.isfile(location.path):
+        return ZipStore(location.path, mode="r")
     if location.scheme == "file":
         return LocalStore(location.path, read_only=read_only)
     if location.scheme == "memory":
@@ -313,7 +315,13 @@ def is_given_up(location: Location) -> bool:
 
 
 def describe_files(folder: str) -> str:
-    """Say how many files are in a folder and below it, with a digest of their names, sizes and times."""
+    """Say how many files are in a folder and below it, with a digest of their names, sizes and times.
+
+    `folder`: also one file.
+    """
+    if os.path.isfile(folder):
+        stat = os.stat(folder)
+        return f"a file of {stat.st_size:,} bytes, of the time {stat.st_mtime_ns}"
     # Names, sizes and times without contents: this runs at each opening and after failed reads.
     digest, n_files, n_bytes = hashlib.sha256(), 0, 0
     for place, folders, names in os.walk(folder):
@@ -401,10 +409,9 @@ def hidden_beside(location: Location, kind: str) -> Location:
 
 def is_versioned(location: Location) -> bool:
     """Return whether a versioned dataset, an Icechunk repository, is at `location`."""
-    if location.is_local:
-        path = Path(location.path)
-        return (path / REPOSITORY_FILE).is_file() and (path / "snapshots").is_dir()
-    return location.is_remote and holds(location, REPOSITORY_FILE)
+    if location.is_local and not Path(location.path, "snapshots").is_dir():
+        return False
+    return location.scheme != "memory" and any(holds(location, name) for name in REPOSITORY_FILES)
 
 
 def stored_bytes(store: Store, path: str, label: str) -> int:

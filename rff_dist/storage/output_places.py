@@ -247,7 +247,7 @@ class Place:
                     Path(self.staged.path).parent.mkdir(parents=True, exist_ok=True)
                 store = locations.open_store(self.staged, read_only=False)
                 if not self.staged.is_remote:
-                    return zarr.create_group(store, attributes=dict(attributes))
+                    return zarr.create_group(store, zarr_format=3, attributes=dict(attributes))
                 # The token makes these bytes unlike every other writer's, as `replace_bytes` needs.
                 manifest = {**documents.manifest_of(attributes), "writer": uuid.uuid4().hex}
                 claim = _group_document({**attributes, documents.MANIFEST: manifest})

@@ -214,7 +214,7 @@ def _write_arrays(place: output_places.Place, values: Mapping[str, np.ndarray]) 
         Path(folder.path).mkdir(parents=True)
     elif not folder.is_remote:
         path = place.generation
-    group = zarr.create_group(locations.open_store(folder, read_only=False), path=path)
+    group = zarr.create_group(locations.open_store(folder, read_only=False), path=path, zarr_format=3)
     for name, value in values.items():
         rows = np.atleast_1d(value)
         row_bytes = rows[:1].nbytes

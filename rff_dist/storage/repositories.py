@@ -41,7 +41,7 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEAST_PREFIX = 4  # the fewest characters that may stand for a snapshot's name
 # Keys of a snapshot's facts: a digest of the others, the snapshot that it was made of, and when. Icechunk
 # stores the last two as well, but without a checksum.
-_DIGEST, _BEFORE, _WRITTEN = "digest", "before", "written"
+_DIGEST, _BEFORE, _WRITTEN = "rff_dist.digest", "rff_dist.before", "rff_dist.written"
 _REMEMBERED_BYTES = 2**27  # the cache of chunks that `open_together` makes
 _REQUEST_S = 30
 # In an object store a writer may be at work on chunks that no snapshot names yet.
@@ -141,7 +141,7 @@ def is_empty(location: locations.Location) -> bool:
 def open_snapshot(location: locations.Location, version: str | None = None) -> tuple[Store, str, str | None]:
     """Return a snapshot's store for reading, its name, and the digest that its manifest must have, if known.
 
-    `version`: a tag, a snapshot's name or its first characters; None: the current snapshot.
+    `version`: a tag, another branch, a snapshot's name or its first characters; None: the current snapshot.
     Raises NoSuchVersionError if there is no such snapshot; StorageError if it cannot be read.
     """
     snapshot = find_snapshot(location, version)
@@ -181,6 +181,8 @@ def find_snapshot(location: locations.Location, version: str | None = None) -> s
             return str(repository.lookup_branch(MAIN))
         if version in repository.list_tags():
             return str(repository.lookup_tag(version))
+        if version in repository.list_branches():
+            return str(repository.lookup_branch(version))
         with suppress(_icechunk().IcechunkError):
             return str(repository.lookup_snapshot(version).id)
         heads = _heads(repository)
@@ -191,7 +193,8 @@ def find_snapshot(location: locations.Location, version: str | None = None) -> s
         return begun[0]
     what = f"{len(begun)} versions that begin with" if begun else "no version"
     raise errors.NoSuchVersionError(
-        f"{location} has {what} {version!r}; expected a tag, or a version that `rff-dist data log` lists"
+        f"{location} has {what} {version!r}; expected a tag, a branch, or a version that `rff-dist data log` "
+        "lists"
     )
 
 
@@ -349,12 +352,12 @@ def _is_first(repository: Any, snapshot: Any, location: locations.Location) -> b
 def _checked(repository: Any, snapshot: Any, location: locations.Location) -> dict[str, Any]:
     """Return a snapshot's facts without their digest; raises IntegrityError if they are damaged."""
     facts = dict(snapshot.metadata)
-    stored = facts.pop(_DIGEST, None)
-    if stored is None:
+    if (stored := facts.pop(_DIGEST, None)) is not None:
+        is_damaged = stored != _digest(snapshot.message, facts)
+    else:
         # Another program wrote it, or the list of snapshots has lost what the snapshot's own file still has.
         is_damaged = facts != repository.inspect_snapshot(snapshot.id)["metadata"]
-    else:
-        is_damaged = stored != _digest(snapshot.message, facts)
+        facts = {"metadata": facts} if facts else {}
     if is_damaged:
         raise _damaged(location, f"its version {snapshot.id}")
     return facts
@@ -513,5 +516,7 @@ def _sync_since(location: locations.Location, begun: float) -> None:
 def _sync_branch(location: locations.Location) -> None:
     """Wait until a folder's branches and tags are on the disk."""
     if location.is_local:
-        locations.fsync_path(Path(location.path, locations.REPOSITORY_FILE))
+        for path in (Path(location.path, name) for name in locations.REPOSITORY_FILES):
+            if path.is_file():
+                locations.fsync_path(path)
         locations.fsync_path(location.path)

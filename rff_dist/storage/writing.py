@@ -198,7 +198,7 @@ def _new_group(
         with repositories.changing(location) as change:  # Readers keep the snapshot that they opened.
             if not how.overwrite:
                 _refuse_commits(location)
-            yield zarr.create_group(change.store, overwrite=True), change
+            yield zarr.create_group(change.store, zarr_format=3, overwrite=True), change
         return
     if how.versioned and location.is_remote:
         if locations.exists(location):
@@ -209,7 +209,7 @@ def _new_group(
         # An empty repository stays after an error: the next writer may have begun in it by now.
         created = repositories.create_repository(location)
         _refuse_commits(location)
-        yield zarr.create_group(created.store, overwrite=True), created
+        yield zarr.create_group(created.store, zarr_format=3, overwrite=True), created
         return
     place = output_places.Place.choose(location, overwrite=how.overwrite)
     plain = None if how.versioned else place.create_group({documents.MANIFEST: {"state": "writing"}})
@@ -218,7 +218,7 @@ def _new_group(
             yield plain, None
         else:
             created = repositories.create_repository(place.staged)
-            yield zarr.create_group(created.store, overwrite=True), created
+            yield zarr.create_group(created.store, zarr_format=3, overwrite=True), created
         place.publish()
     except BaseException:
         place.discard()
