@@ -117,6 +117,8 @@ class GroupFolds(Folds):
     table : GroupTable or None
         The fold of each group that was counted; see `balanced`. It belongs to one dataset and is not stored
         in models' cards.
+    is_default : bool
+        Whether the number of folds was left open: data with fewer groups then have a fold for each group.
 
     References
     ----------
@@ -124,7 +126,9 @@ class GroupFolds(Folds):
     """
 
     seed: int = 0
-    table: GroupTable | None = field(default=None, repr=False)  # `folds_to_dict` leaves it out by its repr
+    # `folds_to_dict` leaves these out by their repr
+    table: GroupTable | None = field(default=None, repr=False)
+    is_default: bool = field(default=False, repr=False)
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
         if groups is None:
@@ -152,14 +156,18 @@ class GroupFolds(Folds):
         Raises
         ------
         DataError
-            If there are fewer groups than folds.
+            If there is one group, or fewer than the folds that were asked for.
         """
+        if len(groups) < 2:
+            raise DataError(
+                "all rows with weight are of one group, which cannot be held out; leave out the groups"
+            )
+        if len(groups) < self.n_folds and self.is_default:
+            return replace(self, n_folds=len(groups)).balanced(groups, n_rows)
         if len(groups) < self.n_folds:
             raise DataError(
                 f"the data have {len(groups)} groups of rows with weight, but {self} needs a group or more "
                 f"for each fold; use at most {len(groups)} folds"
-                if len(groups) > 1
-                else "all rows with weight are of one group, which cannot be held out; leave out the groups"
             )
         # cut by hashes alone, 46 % of data sets with 10 groups had an empty one of 5 folds
         keys = _keys(groups)

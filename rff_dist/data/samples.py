@@ -13,6 +13,7 @@ from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.typing import FloatArray
 
 HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the median heuristic
+LEAST_SEARCHED = 2**16  # rows among which rows with weight are looked for, however few are wanted
 SAMPLED_CHUNKS = 256  # chunks that a larger sample is read from, if single rows would touch more
 
 
@@ -25,23 +26,26 @@ def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Ta
     """Return X, y and weights of up to `n_rows` rows that have weight.
 
     They are drawn without replacement and keep the data's order. In a dataset of up to `n_rows` rows, rows
-    without weight change nothing. Of a larger one, up to 64 · n_rows rows are read to find those with weight.
+    without weight change nothing. Of a larger one, up to 64 · n_rows rows (at least 65,536) are read to find
+    those with weight; if none of these has any, the weights of all rows are read, and the first ones count.
 
     Raises DataError if no row has weight, or a sampled row holds NaN or infinity.
     """
     rng = np.random.Generator(np.random.Philox(seed))
     n_drawn = min(n_rows, dataset.n_samples)
+    most = min(dataset.n_samples, max(64 * n_rows, LEAST_SEARCHED))
     while True:
         indices = sample_indices(dataset, rng, n_drawn)
         sample, y, weights = dataset.take(indices)
         counts = np.arange(len(sample)) if weights is None else np.flatnonzero(weights > 0)
-        if len(counts) >= n_rows or n_drawn >= min(dataset.n_samples, 64 * n_rows):
+        if len(counts) >= n_rows or n_drawn >= most:
             break
         # too few of these have weight; drawn again, all of them, so that rows of one draw are equally likely
         n_drawn = min(dataset.n_samples, 4 * n_drawn)
     if not len(counts):
-        problem = f"none of {n_drawn:_} sampled rows has a weight above 0"
-        raise DataError(f"{problem}; give rows with weight, or numbers and names in place of 'auto'")
+        indices = _first_with_weight(dataset, n_rows)
+        sample, y, weights = dataset.take(indices)
+        counts = np.arange(len(indices))
     if len(counts) > n_rows:
         # at random: the first ones would leave out the end of the data
         counts = np.sort(rng.choice(counts, n_rows, replace=False))
@@ -49,6 +53,21 @@ def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Ta
     y, weights = (None if part is None else part[counts] for part in (y, weights))
     _check_sampled(indices[counts], sample, y)
     return sample, y, weights
+
+
+def _first_with_weight(dataset: blocks.Dataset, n_rows: int) -> NDArray[np.intp]:
+    """Return the numbers of the first rows with weight; raise DataError if there is none."""
+    found: list[NDArray[np.intp]] = []
+    for block in blocks.cut_blocks(dataset.n_samples, dataset.chunk_rows, rows_per_block=LEAST_SEARCHED):
+        weights = dataset.read_weight(block)
+        assert weights is not None  # else every row has weight
+        found.append(block.start + np.flatnonzero(weights > 0))
+        if sum(map(len, found)) >= n_rows:
+            break
+    rows = np.concatenate(found)[:n_rows]
+    if not len(rows):
+        raise DataError(f"none of {dataset.n_samples:_} rows has a weight above 0; give rows with weight")
+    return rows
 
 
 def _check_sampled(indices: NDArray[Any], X: NDArray[Any], y: FloatArray | None) -> None:
@@ -111,7 +130,8 @@ def sample_folds(dataset: blocks.Dataset, folds: folding.Folds, *, n_rows: int) 
 
     Some of the rows are held in, if the folds hold any in. Rows without weight are left out.
 
-    Raises DataError if a sampled value is NaN or infinite, or the folds need groups and there are none.
+    Raises DataError if a sampled value is NaN or infinite, too few rows have weight, or the folds need groups
+      and there are none.
     """
     n_samples = dataset.n_samples
     whole = n_samples <= folding.MANY_ROWS
@@ -136,6 +156,11 @@ def sample_folds(dataset: blocks.Dataset, folds: folding.Folds, *, n_rows: int) 
     X, y, weights = dataset.take(indices)
     assert y is not None  # folds are of rows with targets
     counts = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
+    if len(counts) < min(len(X), folds.n_folds):
+        raise DataError(
+            f"{len(counts)} of {len(X):_} sampled rows have a weight above 0, too few for {folds.n_folds} "
+            "folds; leave rows without weight out of the data"
+        )
     _check_sampled(indices[counts], X[counts], y[counts])
     kept = None if weights is None else weights[counts]
     return FoldSample(folds, fold_of_row[counts], X[counts], y[counts], kept, indices[counts])

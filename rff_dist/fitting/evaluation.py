@@ -79,15 +79,30 @@ class Errors:
         return self.squared.value() / self.weight.value()
 
     @property
+    def n_effective(self) -> FloatArray:
+        """Rows of equal weight whose means vary as much (Kish 1965), per target; NaN if unknown."""
+        if self.spread is None:
+            return np.full(len(self.largest), np.nan)
+        return np.asarray(self.weight.value() ** 2 / self.spread.value()[2])
+
+    @property
+    def squares_variance(self) -> FloatArray:
+        """Variance of the rows' squared errors, per target; 0 for a single row, NaN if unknown."""
+        mse = self.mean_squared_error
+        if self.spread is None:
+            return np.full(len(mse), np.nan)
+        fourth, second, weight_squares = self.spread.value()
+        # Cochran 1977, ch. 6: a weighted mean is a ratio of sums; below 0 is rounding of equal errors
+        squares = np.maximum(fourth - 2 * mse * second + mse**2 * weight_squares, 0.0)
+        return np.asarray(squares / weight_squares * self.n_samples / max(1, self.n_samples - 1))
+
+    @property
     def rmse_standard_error(self) -> FloatArray:
         """Standard error of the RMSE per target, as if rows were independent; NaN if unknown."""
         mse = self.mean_squared_error
-        if self.spread is None or self.n_samples < 2:
+        if self.n_samples < 2:
             return np.full(len(mse), np.nan)
-        fourth, second, none = self.spread.value()
-        # Cochran 1977, ch. 6: a weighted mean is a ratio of sums; below 0 is rounding of equal errors
-        squares = np.maximum(fourth - 2 * mse * second + mse**2 * none, 0.0)
-        deviation = np.sqrt(squares * self.n_samples / (self.n_samples - 1)) / self.weight.value()
+        deviation = np.sqrt(self.squares_variance / self.n_effective)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(mse > 0, deviation / (2 * np.sqrt(mse)), 0.0)  # d√m = dm / (2√m)
 
@@ -145,6 +160,15 @@ def evaluate_rows(rows: blocks.Rows, model: predicting.LinearModel) -> ByGroup[E
         return errors_of(y[at], weights[at], predictions[at], model.intercept)
 
     return by_group(sums, rows.groups, weights)
+
+
+def measure_errors(rows: blocks.Rows, model: predicting.LinearModel) -> Errors:
+    """Return the errors of a model on a block.
+
+    Raises DataError if the block has no targets, or values that are not finite.
+    """
+    y, weights = evaluated_targets(rows)
+    return errors_of(y, weights, predicting.predict_rows(rows, model), model.intercept)
 
 
 def evaluated_targets(rows: blocks.Rows) -> tuple[FloatArray, FloatArray]:

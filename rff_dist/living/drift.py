@@ -40,50 +40,6 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
 
 LEVEL = 0.05
-LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
-
-
-# -- errors of a model ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ErrorSums:
-    """Errors of a model on some rows, and how far their mean square may be off; `+` joins sets of rows.
-
-    `weight_squares`: ExactSum of shape (). Sum of the squares of the weights w.
-    `squares`, `fourths`: ExactSum of shape (n_targets,). Sums of w²e² and w²e⁴ of errors e; an e² above 1e70
-      counts as 1e70.
-    """
-
-    errors: evaluation.Errors
-    weight_squares: exact_sums.ExactSum
-    squares: exact_sums.ExactSum
-    fourths: exact_sums.ExactSum
-
-    __add__ = exact_sums.add_fields
-
-    @property
-    def variance(self) -> FloatArray:
-        """Variance of the mean squared error of independent rows, per target."""
-        mean = np.minimum(self.errors.mean_squared_error, LARGEST_SQUARE)
-        # Σ w²·(e² − m)², multiplied out
-        spread = self.fourths.value() - 2 * mean * self.squares.value()
-        spread = spread + mean**2 * self.weight_squares.value()
-        return np.asarray(np.maximum(spread, 0.0) / self.errors.weight.value() ** 2)
-
-
-def measure_errors(rows: blocks.Rows, model: predicting.LinearModel) -> ErrorSums:
-    """Return the errors of a model on a block.
-
-    Raises DataError if the block has no targets, or values that are not finite.
-    """
-    y, weights = evaluation.evaluated_targets(rows)
-    predictions = predicting.predict_rows(rows, model)
-    with np.errstate(over="ignore"):
-        squares = np.minimum((y - predictions) ** 2, LARGEST_SQUARE)
-    errors = evaluation.errors_of(y, weights, predictions, model.intercept)
-    sums = np.asarray(weights @ weights), weights**2 @ squares, weights**2 @ squares**2
-    return ErrorSums(errors, *map(exact_sums.ExactSum.of, sums))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +65,7 @@ class Batch:
     `moments`: moments of their columns.
     """
 
-    errors: ErrorSums
+    errors: evaluation.Errors
     statistics: RidgeStatistics
     moments: Moments
 
@@ -121,7 +77,7 @@ def measure_batch(rows: blocks.Rows, state: BatchState, total: Batch | None = No
 
     Raises DataError if the block has no targets, or as `accumulate_rows`.
     """
-    errors, moments = measure_errors(rows, state.model), measure_moments(rows, state.pivot)
+    errors, moments = evaluation.measure_errors(rows, state.model), measure_moments(rows, state.pivot)
     statistics = accumulate.accumulate_rows(rows, state.sums, None if total is None else total.statistics)
     if total is None:
         return Batch(errors, statistics, moments)
@@ -219,12 +175,12 @@ def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
     # the new rows' moments about the old mean
     second, _, fourth = _about(shift, np.zeros_like(shift), *new.central)
     grown = np.where(np.abs(second - held.second) > held.rounding**2, second - held.second, 0.0)
-    # variances of squared deviations, whose means are compared as spreads
-    old_variance, new_variance = (held.fourth - held.second**2, fourth - second**2)
     counts = held.n_samples, new.n_samples
-    scores = [_score(shift, held.second, new.second, *counts)]
-    scores.append(_score(grown, old_variance, new_variance, *counts))
-    p_values = 2 * scipy.special.ndtr(-np.abs(np.column_stack(scores)))
+    of_mean = _normal_tail(shift, _error(held.second, new.second, *counts))
+    # squared deviations from the old mean, whose own variance is that of the fourth moments
+    error = _error(held.fourth - held.second**2, fourth - second**2, *counts)
+    of_spread = _tail_of_squares(held.second, grown, error)
+    p_values = np.minimum(1.0, 2 * np.column_stack([of_mean, of_spread]))
     with np.errstate(divide="ignore", invalid="ignore"):
         deviation = np.sqrt(np.maximum(held.second, 0.0))
         moved = np.where(shift == 0, 0.0, shift / deviation)
@@ -232,28 +188,44 @@ def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
     return ColumnShifts(moved, spread, p_values, _sidak(float(p_values.min()), p_values.size))
 
 
-def _score(
-    difference: FloatArray, old: FloatArray, new: FloatArray, n_old: float, n_new: float
-) -> FloatArray:
-    """Return differences of means in standard errors; the new variance counts as at least the old."""
+def _error(old: FloatArray, new: FloatArray, n_old: Any, n_new: Any) -> FloatArray:
+    """Return standard errors of differences of means; the new variance counts as at least the old."""
     old, new = np.maximum(old, 0.0), np.maximum(new, 0.0)
-    error = np.sqrt(old / n_old + np.maximum(old, new) / n_new)
+    return np.asarray(np.sqrt(old / n_old + np.maximum(old, new) / n_new))
+
+
+def _normal_tail(difference: FloatArray, error: FloatArray) -> FloatArray:
+    """Return P(a difference at least as large, of this sign), from differences and their standard errors."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(difference == 0, 0.0, difference / error)
+        return np.asarray(np.where(difference == 0, 1.0, scipy.special.ndtr(-np.abs(difference) / error)))
 
 
-def error_drift(held: ErrorSums, new: ErrorSums) -> tuple[FloatArray, float]:
-    """Test whether errors are larger on new rows than on held-out ones (Welch, one-sided).
+def _tail_of_squares(mean: FloatArray, difference: FloatArray, error: FloatArray) -> FloatArray:
+    """Return the same for means of squares, by the gamma distribution of squared normal values if larger.
+
+    By the normal distribution alone one new row raises an alarm in one of six cases without drift.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shape = (mean / error) ** 2
+        scaled = shape * (1 + difference / mean)
+        gamma = np.where(
+            difference > 0, scipy.special.gammaincc(shape, scaled), scipy.special.gammainc(shape, scaled)
+        )
+    return np.asarray(np.fmax(_normal_tail(difference, error), gamma))
+
+
+def error_drift(held: evaluation.Errors, new: evaluation.Errors) -> tuple[FloatArray, float]:
+    """Test whether errors are larger on new rows than on held-out ones, one-sided.
 
     Returns `ratios`, float64 array of shape (n_targets,): mean squared error on the new rows over that on the
       held-out ones; `p_value`: that of the worst target, with Šidák's correction for their number.
     """
-    old, now = held.errors.mean_squared_error, new.errors.mean_squared_error
+    old, now = held.mean_squared_error, new.mean_squared_error
+    error = _error(held.squares_variance, new.squares_variance, held.n_effective, new.n_effective)
     with np.errstate(divide="ignore", invalid="ignore"):
-        scores = np.where(now <= old, -np.inf, (now - old) / np.sqrt(held.variance + new.variance))
         ratios = np.where(now == old, 1.0, now / old)
-    worst = float(scipy.special.ndtr(-scores).min())
-    return ratios, _sidak(worst, len(scores)) if np.isfinite(scores).any() else 1.0
+    p_values = np.where(now <= old, 1.0, _tail_of_squares(old, now - old, error))
+    return ratios, _sidak(float(p_values.min()), len(p_values))
 
 
 def _sidak(p_value: float, n_tests: int) -> float:
@@ -338,7 +310,7 @@ class Observed:
 
     statistics: RidgeStatistics
     columns: ColumnMoments | None
-    errors: ErrorSums
+    errors: evaluation.Errors
 
 
 def judge_drift(held: Observed, new: Observed, together: RidgeStatistics, *, level: float = LEVEL) -> Drift:

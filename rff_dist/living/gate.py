@@ -18,7 +18,7 @@ from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import StatisticsError
 from rff_dist.fitting import evaluation, predicting
-from rff_dist.living import drift, new_rows, update
+from rff_dist.living import new_rows, update
 from rff_dist.living.differences import Range, as_blocks, count_rows, cut_ranges
 from rff_dist.numerics import cholesky, eigen, exact_sums
 from rff_dist.ridge.models import RidgeModel
@@ -32,6 +32,7 @@ HELD_OUT_ROWS = 10_000
 # four.
 _DOUBT = 0.01  # probability that the gate fails by chance alone
 _FAR = 1e4  # alpha over the floor, above which directions below the floor count by a ten-thousandth
+_LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
 _NEGLIGIBLE = 1e-6  # of a target's variance: smaller errors are treated as equal
 
 
@@ -48,12 +49,12 @@ class HeldOut:
     blocks: list[Block]
     sums: ridge_statistics.RidgeStatistics | None
     champion: predicting.LinearModel
-    errors: drift.ErrorSums
+    errors: evaluation.Errors
 
     @property
     def words(self) -> str:
         """A description of the rows, for messages."""
-        n_samples = f"{self.errors.errors.n_samples:,}"
+        n_samples = f"{self.errors.n_samples:,}"
         if self.sums is None:
             return f"{n_samples} rows of test data"
         return f"the newest {n_samples} rows that the champion holds"
@@ -74,7 +75,7 @@ def hold_out(
     Raises DataError if test data do not fit the model, or have no targets; StatisticsError if the models
       share no row.
     """
-    compute = drift.measure_errors
+    compute = evaluation.measure_errors
     if test is not None:
         new_rows.check_columns(champion, test)
         blocks = inspection.blocks_of(test)
@@ -206,7 +207,7 @@ def measure_pair(rows: Rows, models: predicting.LinearModel) -> PairedErrors:
     y, weights = evaluation.evaluated_targets(rows)
     with np.errstate(over="ignore"):
         errors = (np.tile(y, 2) - predicting.predict_rows(rows, models)) ** 2
-    champion, challenger = np.split(np.minimum(errors, drift.LARGEST_SQUARE), 2, axis=1)
+    champion, challenger = np.split(np.minimum(errors, _LARGEST_SQUARE), 2, axis=1)
     difference, squared = challenger - champion, weights**2
     totals = np.asarray(weights.sum()), np.asarray(squared.sum()), weights @ champion, weights @ challenger
     spreads = squared @ difference, squared @ difference**2
@@ -235,7 +236,7 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     # without it up to 1 in 4 good batches were refused, with it none of 80
     chance = float(scipy.special.ndtri(1 - _DOUBT / len(old))) * pair.standard_error
     # the second term keeps errors that are both rounding from looking like a rise
-    unit = old + _NEGLIGIBLE * held_out.errors.errors.target_variance
+    unit = old + _NEGLIGIBLE * held_out.errors.target_variance
     with np.errstate(divide="ignore", invalid="ignore"):
         rises = np.where(now == old, 0.0, (now - old) / unit)
         sure = np.where(now == old, 0.0, (now - old - chance) / unit)

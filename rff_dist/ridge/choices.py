@@ -362,10 +362,11 @@ def prepare_folds(dataset: Dataset, folds: folding.Folds, *, engine: protocol.En
 
     Groups are counted in a pass that reads no X. More than `MAX_BALANCED_GROUPS` are assigned by hash.
 
-    Raises DataError if the folds are of groups, and the dataset has none or fewer than folds.
+    Raises DataError if the folds are of groups, and the dataset has none or too few.
     """
     if isinstance(folds, folding.HeldInFolds):
-        return replace(folds, base=prepare_folds(dataset, folds.base, engine=engine))
+        base = prepare_folds(dataset, folds.base, engine=engine)
+        return replace(folds, base=base, n_folds=folds.n_folds - folds.base.n_folds + base.n_folds)
     first = Block(0, 0, min(1, dataset.n_samples))  # one row shows whether there are groups
     folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
     if not isinstance(folds, folding.GroupFolds):
@@ -454,7 +455,7 @@ def plan_choices(
 def _held_in(folds: folding.Folds, dataset: Dataset, options: RidgeOptions, n_tuned_on: int) -> folding.Folds:
     """Return folds that hold groups out together, unless others were given, and tuned rows never."""
     if not isinstance(options.cv, folding.Folds) and has_groups(dataset):
-        folds = folding.GroupFolds(folds.n_folds)
+        folds = folding.GroupFolds(folds.n_folds, is_default=options.cv is None)
     return folding.hold_in(folds, dataset.n_samples, n_tuned_on) if n_tuned_on else folds
 
 

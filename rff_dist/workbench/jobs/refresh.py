@@ -193,9 +193,9 @@ def update_from(
             if rows.n_samples:
                 _check_memory(champion, dataset, rows, engine)
                 batch = do("score", updates.score_new_rows, champion, dataset, rows, engine=engine)
-                record["progressive"] = batch.errors.errors.to_dict()
+                record["progressive"] = batch.errors.to_dict()
             held_out = do("hold out", gates.hold_out, champion, dataset, rows, engine=engine, test=test)
-            record["held_out"] = {"held_out": held_out.words, **held_out.errors.errors.to_dict()}
+            record["held_out"] = {"held_out": held_out.words, **held_out.errors.to_dict()}
             start = time.perf_counter()
             sums, gone = do("sum", _sum_rows, champion, dataset, rows, engine)
             seconds = round(time.perf_counter() - start, 3)

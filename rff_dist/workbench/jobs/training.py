@@ -123,7 +123,7 @@ class FoldOptions:
 
         n_folds = self.n_folds or DEFAULT_FOLDS
         if self.groups is not None or self.group_by_block is not None:
-            return GroupFolds(n_folds)
+            return GroupFolds(n_folds, is_default=self.n_folds is None)
         if self.time:
             return DatedFolds(n_folds) if is_grid else TimeFolds(n_folds)
         return self.n_folds

@@ -153,6 +153,6 @@ def test_candidates_centres_improve_as_scikit_learns_do():
     start = points[:8]
     model = KMeans(8, init=start, n_init=1, max_iter=5, tol=0.0).fit(points, sample_weight=weights)
     improved = improve_centres(points, weights, start, max_iter=5)
-    assert_allclose(improved, model.feature_centers_, rtol=1e-12)
+    assert_allclose(improved, model.cluster_centers_, rtol=1e-12)
     alone = improve_centres(points, weights, np.concatenate([start, np.full((1, 6), 1e3)]), max_iter=5)
     assert_array_equal(alone[8], np.full(6, 1e3))  # a centre without points stays

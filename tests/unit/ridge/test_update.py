@@ -326,7 +326,7 @@ def test_new_rows_are_scored_before_they_are_added():
     batch = update.score_new_rows(model, dataset, find_new_rows(model, dataset), engine=ENGINE)
     X, y, *_ = arrays()
     expected = prediction.evaluate(ArrayDataset(X[3000:3700], y[3000:3700]), model, engine=ENGINE)
-    errors = batch.errors.errors
+    errors = batch.errors
     assert errors.n_samples == 700
     np.testing.assert_allclose(errors.mean_squared_error, expected.mean_squared_error, rtol=1e-12)
     np.testing.assert_allclose(errors.mean_absolute_error, expected.mean_absolute_error, rtol=1e-12)
