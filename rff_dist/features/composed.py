@@ -152,7 +152,7 @@ class PrincipalFeatureMap(maps.FeatureMap):
         return np.asarray(scores[:-1] / np.maximum(scores[-1], self.floor) - self.offset[:, np.newaxis])
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-        with machine.tile_pool():  # one BLAS thread, as in a pass: the same bits
+        with machine.single_threaded_blas():  # one BLAS thread, as in a pass: the same bits
             return super().transform(X, dtype=dtype)
 
     def digest(self) -> str:

@@ -506,7 +506,10 @@ def maximize_evidence(
         return ExactObjective(rows.some(n_rows), unit)
 
     # one BLAS thread each: with more, products and so the result would depend on their number
-    with machine.limit_blas(1), ThreadPoolExecutor(min(machine.available_cores(), len(starts))) as pool:
+    with (
+        machine.single_threaded_blas(),
+        ThreadPoolExecutor(min(machine.available_cores(), len(starts))) as pool,
+    ):
         few = CLIMBED_ROWS if start is not None else max(START_ROWS, ROWS_PER_COLUMN * n_features)
         searched: _Function
         searched = judge = exactly(min(few, CLIMBED_ROWS)) if exact else with_features(0, search.n_components)

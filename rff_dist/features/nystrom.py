@@ -144,7 +144,7 @@ class NystromFeatureMap(maps.FeatureMap):
     def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
         # Zw = V·(T⁻¹w)
         raw = np.array(coefficients, np.float64, order="C")
-        with machine.tile_pool():
+        with machine.single_threaded_blas():
             cholesky.solve_upper(self.whitener, raw)
         return self._scale * raw
 

@@ -538,7 +538,7 @@ def measure_gflops() -> float:
     """Measure billions of float64 operations a second of one thread, by a symmetric product; takes 0.2 s."""
     matrix = np.random.Generator(np.random.Philox(0)).standard_normal((1024, 4096))
     best = math.inf
-    with machine.limit_blas(1):
+    with machine.single_threaded_blas():
         for _ in range(3):
             start = time.perf_counter()
             # NumPy calls dsyrk for a product with the matrix's own transpose: n²·k operations, not 2·n²·k

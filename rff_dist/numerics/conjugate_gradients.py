@@ -198,7 +198,7 @@ class NystromPreconditioner:
         # P⁻¹x = V(Λ + alpha)⁻¹V'x + (I − VV')x/(λ_last + alpha), in 4·n_components·rank operations per column
         beyond = 1.0 / (self.eigenvalues[-1] + alpha)
         within = 1.0 / (self.eigenvalues[:, np.newaxis] + alpha) - beyond
-        with machine.limit_blas(1):  # the same bits for any number of threads
+        with machine.single_threaded_blas():  # the same bits for any number of threads
             return np.asarray(self.vectors @ (within * (self.vectors.T @ columns)) + beyond * columns)
 
     def shortfall(self, alpha: FloatArray) -> FloatArray:
@@ -222,7 +222,7 @@ def nystrom_preconditioner(
     Raises SolveError if A is not positive semi-definite, which rounding does not explain.
     Source: Frangella, Tropp & Udell (2023), Algorithm 2.1. Only the span of Ω matters.
     """
-    with machine.limit_blas(1):  # the same bits for any number of threads
+    with machine.single_threaded_blas():  # the same bits for any number of threads
         norm = float(np.linalg.norm(products))
         if norm == 0.0:
             return NystromPreconditioner(np.zeros(1), np.zeros((len(products), 1)), rounding)

@@ -16,10 +16,6 @@ type _Eigen = tuple[FloatArray, FloatArray]  # values, ascending, and vectors
 
 logger = logging.getLogger(__name__)
 
-# Threaded OpenBLAS segfaults in large symmetric kernels (numpy issue 19685): fine at 14,000, dead at 16,000.
-MAX_THREADED_COMPONENTS = 12_000
-# In smaller decompositions threads wait for one another: next to other work 0.4 s instead of 0.03.
-MIN_THREADED_COMPONENTS = 512
 # LAPACK's eigenvalues, and centred sums, are in practice wrong by at most this many times n·eps·(largest).
 _LAPACK = 8.0
 
@@ -71,7 +67,7 @@ class RidgeSpectrum(solution.EquationFacts):
                 stacklevel=2,
             )
         weights = self._filter(penalty) * self.projected_moments
-        with machine.limit_blas(1):  # the same bits for any thread setting that the environment holds
+        with machine.single_threaded_blas():
             # eigenvectors may be those of the last eigenvalues only; the weights before them are 0
             coefficients = self.eigenvectors @ weights[len(weights) - self.eigenvectors.shape[1] :]
         return solution.make_solution(
@@ -169,22 +165,18 @@ def decompose(equations: solution.NormalEquations) -> RidgeSpectrum:
     components. For a single alpha `solve_cholesky` is cheaper.
 
     `equations`: not changed; only the upper triangle of the Gram is read.
-    BLAS uses all cores of the process, but one thread up to 512 components, and above 12,000, where threaded
-    OpenBLAS crashes. In between the last bits depend on the number of cores.
+    BLAS uses one thread: bits would depend on the number of threads, which the process shares, and threaded
+    OpenBLAS crashes in large symmetric products (numpy issue 19685).
     Eigenvalues at or below the floor are set to 0, and their number is kept and logged.
     Raises SolveError if the equations hold NaN or infinity, or the eigenvalues do not converge.
     """
     solution.check_equations(equations)
     n_components = len(equations.gram)
-    threaded = MIN_THREADED_COMPONENTS < n_components <= MAX_THREADED_COMPONENTS
-    threads = machine.available_cores() if threaded else 1
-    if n_components > MAX_THREADED_COMPONENTS and machine.available_cores() > 1:
-        logger.debug("eigenvalues of %d components on one thread: threaded BLAS crashes there", n_components)
     gram = np.asarray(equations.gram, dtype=np.float64)
-    with machine.limit_blas(threads):
+    with machine.single_threaded_blas():
         few = 2 * equations.n_samples <= n_components
         decomposed = _eigh_of_low_rank(gram, equations) if few else None
-        eigenvalues, eigenvectors = decomposed or _eigh(gram, threads)
+        eigenvalues, eigenvectors = decomposed or _eigh(gram)
         projected = np.zeros((n_components, equations.moments.shape[1]))
         projected[n_components - eigenvectors.shape[1] :] = eigenvectors.T @ equations.moments
     floor, n_clipped = clip(equations, eigenvalues)
@@ -199,19 +191,11 @@ def decompose(equations: solution.NormalEquations) -> RidgeSpectrum:
     )
 
 
-def _eigh(gram: FloatArray, n_threads: int) -> _Eigen:
-    """Decompose by divide and conquer, 1.3 times as fast as "evr" with 2 threads at 2,048 components.
-
-    With one BLAS thread by NumPy: unlike SciPy's wrappers it lets other Python threads run meanwhile, and two
-    decompositions of 2,048 components side by side take 1.05 times as long as one.
-    """
+def _eigh(gram: FloatArray) -> _Eigen:
+    """Decompose by divide and conquer, by NumPy: unlike SciPy it lets other Python threads run meanwhile."""
     try:
         # The transpose's lower triangle is the Gram's upper one, and in LAPACK's order.
-        if n_threads == 1:
-            eigenvalues, eigenvectors = np.linalg.eigh(gram.T, UPLO="L")
-        else:
-            matrix = np.ascontiguousarray(gram).T
-            eigenvalues, eigenvectors = scipy.linalg.eigh(matrix, driver="evd", check_finite=False)
+        eigenvalues, eigenvectors = np.linalg.eigh(gram.T, UPLO="L")
     except np.linalg.LinAlgError as error:
         raise not_converged(gram, error) from error
     return eigenvalues, eigenvectors

@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 from rff_dist import contexts
 
@@ -57,7 +58,7 @@ def using_threads(n_threads: int) -> Iterator[None]:
     Threads share out whole tiles, so no bit of a result depends on their number. BLAS with threads of its own
     would cut its sums by their number, and crash on large symmetric products.
     """
-    with contexts.setting(threads_in_use, n_threads), limit_blas(1):
+    with contexts.setting(threads_in_use, n_threads), single_threaded_blas():
         yield
 
 
@@ -139,24 +140,75 @@ def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[
     return tiles
 
 
-def limit_blas(n_threads: int) -> AbstractContextManager[object]:
-    """Let BLAS and OpenMP use `n_threads` threads for a while: `threadpool_limits`, without its 8 ms."""
-    return cast("AbstractContextManager[object]", _libraries(len(sys.modules)).limit(limits=n_threads))
-
-
 def libraries_with_threads() -> list[dict[str, Any]]:
-    """Return the BLAS and OpenMP libraries in this process, as `threadpoolctl.threadpool_info` does."""
-    return cast("list[dict[str, Any]]", _libraries(len(sys.modules)).info())
+    """Return the BLAS libraries in this process, as `threadpoolctl.threadpool_info` does."""
+    return cast("list[dict[str, Any]]", _libraries().info())
+
+
+def _libraries() -> ThreadpoolController:
+    import scipy.linalg  # noqa: F401  # brings a BLAS of its own, which must not come later without a limit
+
+    return _libraries_of(len(sys.modules))
 
 
 @lru_cache(maxsize=1)
-def _libraries(n_modules: int) -> ThreadpoolController:
-    """List the libraries with threads of their own, again whenever new modules may have brought more."""
-    return ThreadpoolController()
+def _libraries_of(n_modules: int) -> ThreadpoolController:
+    """List the BLAS libraries, which takes 8 ms, again whenever new modules may have brought more."""
+    return ThreadpoolController().select(user_api="blas")
+
+
+class _BlasLimit:
+    """Keeps BLAS on one thread while any thread of the process needs that.
+
+    How many threads BLAS uses is one number for the whole process. If each of several threads set and
+    restored it, one would lift the limit while another computes, and the last would restore a limit. So the
+    first to come sets it, and the last to leave restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._n_users = 0
+        self._threads_before: dict[str, tuple[LibController, int]] = {}
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        libraries = _libraries().lib_controllers
+        with self._lock:
+            self._n_users += 1
+            for library in libraries:
+                self._threads_before.setdefault(library.filepath, (library, library.num_threads))
+                _set_threads(library, 1)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._n_users -= 1
+                if self._n_users == 0:
+                    for library, n_threads in self._threads_before.values():
+                        _set_threads(library, n_threads)
+                    self._threads_before.clear()
+
+
+def _set_threads(library: LibController, n_threads: int) -> None:
+    # since threadpoolctl 3.8 a library obeys the first thread that sets a limit, and ignores the others
+    obey_any = getattr(library, "clear_controlling_thread", None)
+    if obey_any is not None:
+        obey_any(force=True)
+    library.set_num_threads(n_threads)
+    if obey_any is not None:
+        obey_any(force=True)
+
+
+_blas_limit = _BlasLimit()
+
+
+def single_threaded_blas() -> AbstractContextManager[None]:
+    """Let BLAS use one thread for a while, so that no bit of its sums depends on the number of threads."""
+    return _blas_limit.hold()
 
 
 @contextmanager
 def tile_pool(n_threads: int | None = None) -> Iterator[Executor]:
     """Open a pool to run tiles in, all cores of the process by default, with BLAS on one thread each."""
-    with limit_blas(1), ThreadPoolExecutor(n_threads or available_cores()) as pool:
+    with single_threaded_blas(), ThreadPoolExecutor(n_threads or available_cores()) as pool:
         yield pool

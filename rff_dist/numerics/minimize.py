@@ -97,7 +97,7 @@ def minimize_loss(
     Raises SolveError if the Gram is not positive semi-definite.
     """
     search, goal = _Search(problem, (coefficients, intercept)), tol * problem.reference
-    with machine.limit_blas(1):  # else the bits of L-BFGS's own products would depend on the threads
+    with machine.single_threaded_blas():  # else the bits of L-BFGS's own products would depend on the threads
         ending = _run(search, goal=goal, max_iter=max_iter)
     converged = search.excess <= goal
     if not converged:

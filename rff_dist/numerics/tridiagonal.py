@@ -50,7 +50,7 @@ class Tridiagonal:
         reflectors = np.array(matrix, np.float64, order="C").T
         diagonal, work = np.empty(n), np.empty(n * _BLOCK)
         off_diagonal, scales = np.zeros((2, max(1, n - 1)))
-        with machine.limit_blas(1):
+        with machine.single_threaded_blas():
             _call("dsytrd", b"L", n, reflectors, n, diagonal, off_diagonal, scales, work, len(work))
         return cls(reflectors, scales, diagonal, off_diagonal)
 
@@ -61,7 +61,7 @@ class Tridiagonal:
         """
         n = len(self.diagonal)
         try:
-            with machine.limit_blas(1):
+            with machine.single_threaded_blas():
                 # "sterf": the QR algorithm without square roots, O(n²), which gives no vectors and needs none
                 values: FloatArray = scipy.linalg.eigvalsh_tridiagonal(
                     self.diagonal, self.off_diagonal[: n - 1], lapack_driver="sterf", check_finite=False

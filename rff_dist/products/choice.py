@@ -113,7 +113,7 @@ def rate_for(n_components: int, operations: float = math.inf) -> Rate:
     """Return the way that `products_for` gives a process with `operations` to do, and its rate here."""
     forced = os.environ.get(VARIABLE)
     if forced or n_components < NARROW or operations < WORTH_MEASURING:
-        with machine.limit_blas(1):
+        with machine.single_threaded_blas():
             return rate_of(_forced(forced) if forced else protocol.Float64Products())
     return measure().best(n_components)
 
@@ -148,7 +148,7 @@ def measure() -> MeasuredWays:
 
 @lru_cache
 def _measure() -> MeasuredWays:
-    with machine.limit_blas(1):
+    with machine.single_threaded_blas():
         rates, refused = [rate_of(protocol.Float64Products())], {}
         for name in ("bytes", *(["jax"] if bytes.on_accelerator() else [])):
             products = WAYS[name]()

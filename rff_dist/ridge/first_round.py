@@ -202,7 +202,7 @@ class _FirstRound:
         tries: list[_Try] = []
         n_threads = min(machine.available_cores(), len(candidates)) or 1
         left, at_once = list(candidates), len(candidates) if self.budget.limit is None else n_threads
-        with machine.limit_blas(1), machine.executor_of(n_threads) as pool:
+        with machine.single_threaded_blas(), machine.executor_of(n_threads) as pool:
             while left:
                 if len(tries) >= at_least and self.budget.left(FIRST_SHARE) <= 0:
                     self.budget.n_untried += len(left)
@@ -236,7 +236,7 @@ class _FirstRound:
             return self._validate(candidate, sample, width, resolved=few)
 
         n_threads = min(machine.available_cores(), len(finalists))
-        with machine.limit_blas(1), machine.executor_of(n_threads) as pool:
+        with machine.single_threaded_blas(), machine.executor_of(n_threads) as pool:
             tries = list(pool.map(lambda finalist: validate(finalist, width), finalists))
         rows = [{**trial.row, "round": "meeting"} for trial in tries] if len(tries) > 1 else []
         best = min(tries, key=_score)

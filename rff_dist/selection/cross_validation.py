@@ -294,7 +294,7 @@ def cross_validate(
     whole: solution.NormalEquations | None = None
     if alphas is None:
         whole = sizes[-1].of(total).normal_equations(fit_intercept=fit_intercept)
-        with machine.tile_pool():
+        with machine.single_threaded_blas():
             largest = largest_eigenvalue(whole.gram)  # Lanczos reads the Gram some 20 times
         grid = grids.alpha_grid(largest, whole.floor(largest))
     else:

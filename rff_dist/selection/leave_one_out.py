@@ -92,7 +92,7 @@ def hat_matrix(
     rotation, feature_means = np.array(basis, order="C"), equations.feature_means
     if (whitener := feature_map.whitener) is not None:
         # z = T⁻ᵀv, so that Q'z = (T⁻¹Q)'v, and workers need not compute T
-        with machine.tile_pool():
+        with machine.single_threaded_blas():
             cholesky.solve_upper(whitener, rotation)
         feature_means = whitener.T @ feature_means
     # eigenvalues are off by the floor, terms of a leverage by up to floor / (λ + alpha)

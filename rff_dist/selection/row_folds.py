@@ -53,7 +53,7 @@ def cross_validate_rows(
         return squares, degrees / (weights[train].sum() if repeated else train.sum())
 
     n_threads = machine.available_cores() if min(Z.shape) > cross_validation.SMALL else 1
-    with machine.limit_blas(1), machine.executor_of(n_threads) as pool:
+    with machine.single_threaded_blas(), machine.executor_of(n_threads) as pool:
         gram = whole.gram()
         largest = cross_validation.largest_eigenvalue(gram)
         floor = max(Z.shape) * _EPS * largest
@@ -96,7 +96,7 @@ def leave_out_each(
     times = np.ones(len(Z)) if weights is None else weights[counted]
     centred = _Centred.of(Z[counted], y[counted], times, fit_intercept=fit_intercept)
     # threads of decompositions of up to 512 components wait for each other: next to other work 0.4 s for 0.03
-    with machine.limit_blas(1):
+    with machine.single_threaded_blas():
         U, eigenvalues, rest, outside = centred.orthogonal()
         shares = alphas[:, np.newaxis] / (eigenvalues + alphas[:, np.newaxis])
         # 1 − h of each alpha and row, the diagonal of I − H; shape (n_alphas, n_rows)

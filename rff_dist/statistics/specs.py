@@ -266,7 +266,7 @@ def sums_over_z(statistics: ridge_statistics.RidgeStatistics, sums: FloatArray) 
 def whitened(scaled: FloatArray, whitener: FloatArray | None) -> FloatArray:
     """Turn sums over scaled features into sums over Z, in place; `whitener` is T of Z = V·T⁻¹."""
     if whitener is not None:
-        with machine.tile_pool():
+        with machine.single_threaded_blas():
             cholesky.solve_transposed(whitener, scaled)
     return scaled
 
@@ -415,7 +415,7 @@ class Whitener:
         """
         shape = len(self.factor), min(16, len(self.factor))
         vectors = np.random.Generator(np.random.Philox(0)).standard_normal(shape)
-        with machine.tile_pool():
+        with machine.single_threaded_blas():
             cholesky.solve_transposed(self.factor, vectors)
             frobenius = float(np.sqrt(np.square(vectors).sum(axis=0).mean()))
             for _ in range(2):
