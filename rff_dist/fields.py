@@ -93,31 +93,37 @@ class Option:
 
     def check(self, value: Any) -> Any:
         """Return a value of Python, TOML or JSON; raises InvalidParameterError if its type does not fit."""
-        try:
-            value = os.fspath(value) if isinstance(value, os.PathLike) else value
-            return _adapter(self.type).validate_python(value, strict=True)
-        except ValueError:  # pydantic's are
-            raise self.refusal(value) from None
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        meanings = [*(self._readings(value) if isinstance(value, str) else ()), value]
+        if list in self.kinds and not isinstance(value, list):
+            meanings.append([value])
+        return self._first(meanings, value)
 
     def read(self, *texts: str) -> Any:
         """Return the value that a text of a flag or of the environment stands for.
 
         Several texts, of a repeated flag, are several values. Raises InvalidParameterError if there is none.
         """
-        for value in self._meanings(texts):
-            try:
-                return self.check(value)
-            except InvalidParameterError:
-                continue
-        raise self.refusal(texts[0] if len(texts) == 1 else list(texts))
+        return self._first(self._meanings(texts), texts[0] if len(texts) == 1 else list(texts))
+
+    def _first(self, meanings: Iterable[Any], given: Any) -> Any:
+        """Return the first meaning of what was given that has the option's type."""
+        for meaning in meanings:
+            with contextlib.suppress(ValueError):  # pydantic's are
+                return _adapter(self.type).validate_python(meaning, strict=True)
+        raise self.refusal(given)
+
+    def _readings(self, text: str) -> Iterator[Any]:
+        """Yield what a text stands for by the type's readers."""
+        for reader in _readers(self.type):
+            with contextlib.suppress(ValueError):
+                yield reader.read(text)
 
     def _meanings(self, texts: tuple[str, ...]) -> Iterator[Any]:
         """Yield what texts may mean, the likeliest first."""
         if len(texts) == 1:
             [text] = texts
-            for reader in _readers(self.type):
-                with contextlib.suppress(ValueError):
-                    yield reader.read(text)
+            yield from self._readings(text)
             if text.lower() in _WORDS:
                 yield _WORDS[text.lower()]
             yield _number(text)

@@ -121,8 +121,8 @@ def checked_address(address: Any, *, insecure: bool) -> str:
     if scheme in ("tcp", "ws") and not is_loopback(host) and not insecure:
         raise ClusterError(
             f"the scheduler {address} is reached over the network without TLS, and anyone who reaches it "
-            "can run code there and here; use tls:// with `security`, "
-            "or `insecure=True` on a network that you trust"
+            "can run code there and here; use tls:// with RFF_DIST_TLS_CA, "
+            "RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY, or `insecure=True` on a network that you trust"
         )
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
@@ -134,7 +134,7 @@ def connect(address: str, security: distributed.Security | None) -> distributed.
     if arguments["ssl_context"] is None and address.startswith(("tls://", "wss://")):
         raise ClusterError(
             f"{address} needs certificates, but there are none; set RFF_DIST_TLS_CA, "
-            "RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY to PEM files, or give `security`"
+            "RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY to PEM files"
         )
     try:
         # `Client` itself would wait for ever where the listener is frozen or no scheduler.
@@ -147,7 +147,7 @@ def connect(address: str, security: distributed.Security | None) -> distributed.
             "check the address, or start one with `dask scheduler --host 127.0.0.1`"
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ClusterError(f"cannot connect to {address}: {error}; check `security`") from error
+        raise ClusterError(f"cannot connect to {address}: {error}; check its certificates") from error
 
 
 async def _greet(address: str, arguments: dict[str, Any]) -> None:

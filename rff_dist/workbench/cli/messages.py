@@ -47,8 +47,41 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM arrived. It unwinds like Ctrl-C: clusters are closed and unfinished outputs removed."""
 
 
+# an option by its name in Python, in backticks or with a value as Python writes it
+_NAMED = re.compile(
+    r"(?P<tick>`?)(?<![\w.-])(?P<name>\w+)(?:=(?P<value>\[[^\]]*\]|'[^']*'|\"[^\"]*\"|[\w.+-]*\w))?(?P=tick)"
+)
+
+
+def in_flags(message: str) -> str:
+    """Return a message of the library with the options of the command that runs as its flags.
+
+    >>> from rff_dist import contexts
+    >>> with contexts.setting(settings.options, {"n_folds", "impute", "targets"}):
+    ...     in_flags("`n_folds` is 1; give `target`, impute='median' or `n_folds=2`, but no loss='logistic'")
+    "--n-folds is 1; give --targets, --impute median or --n-folds 2, but no loss='logistic'"
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"]
+        # commands for several targets, kernels or sources name them so
+        known = [one for one in (name, f"{name}s", name.removesuffix("s")) if one in settings.options.get()]
+        if not known or not (found["tick"] or value):
+            return found[0]
+        flag = known[0].replace("_", "-")
+        match value:
+            case None | "True":
+                return f"--{flag}"
+            case "False":
+                return f"--no-{flag}"
+        return f"--{flag} " + re.sub("[\\[\\]'\"]", "", value).replace(", ", ",")
+
+    return _NAMED.sub(flag, message)
+
+
 def say(kind: str, message: str, style: str) -> None:
     """Show one line on standard error."""
+    message = in_flags(message)
     _show_line(kind, message, Text.assemble((f"{kind}: ", f"bold {style}"), message))
 
 
@@ -136,7 +169,8 @@ def report_error(
         message = f"this machine's memory is not enough{noted}"
         hint = "to see how much memory a fit needs: rff-dist plan --help"
     elif type(error).__module__ == "rff_dist.errors":
-        message = f"{error}{noted}"
+        is_in_file = any(note.startswith("from ") for note in notes)  # there options have these names
+        message = f"{error if is_in_file else in_flags(str(error))}{noted}"
         if code == USAGE:
             hint = _see_help(title)
         elif isinstance(error, errors.ClusterError) and any("goes on from there" in note for note in notes):

@@ -1,5 +1,6 @@
 """What one run of the program was asked about its messages; light, since `--help` waits for it."""
 
+from collections.abc import Set
 from contextvars import ContextVar
 
 CANNOT_WRITE = 73  # exit code of sysexits.h
@@ -9,6 +10,9 @@ log_format: ContextVar[str] = ContextVar("log_format", default="text")
 quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 #: Whether the process runs one command only, whose time is then that of the process.
 is_program: ContextVar[bool] = ContextVar("is_program", default=False)
+
+#: Names of the options of the command that runs.
+options: ContextVar[Set[str]] = ContextVar("options", default=frozenset())
 
 
 def logs_json() -> bool:

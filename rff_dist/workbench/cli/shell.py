@@ -17,7 +17,7 @@ from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import CycloptsError
 from rich.console import Console
 
-from rff_dist import errors, fields
+from rff_dist import contexts, errors, fields
 from rff_dist.engines import logs
 from rff_dist.workbench.cli import display, help, messages, settings, sources
 from rff_dist.workbench.results import terminal
@@ -99,7 +99,9 @@ class Command:
         """Run the command with these flags, write its result, and return its exit code."""
         values: dict[str, Any] = {}
         shown = fields.build(Shown, {"json": "json" in given})  # until the others are read, which may fail
-        with logs.of_run(uuid.uuid4().hex[:12]):  # a name for this run in the JSON lines of the log
+        names = {one.name for one in self.options}
+        # a name for this run in the JSON lines of the log
+        with logs.of_run(uuid.uuid4().hex[:12]), contexts.setting(settings.options, names):
             try:
                 shown = fields.build(Shown, sources.read(_SHARED, given))
                 settings.quiet.set(shown.quiet)

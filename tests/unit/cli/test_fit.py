@@ -19,7 +19,7 @@ def test_stored_weights_that_a_fit_leaves_out_are_one_line_on_standard_error(tmp
     result = run(*arguments)
     [warning] = [line for line in result.stderr.splitlines() if "holds sample weights" in line]
     assert warning.startswith(f"warning: {tmp_path / 'data'} holds sample weights")
-    assert 'sample_weight="sample_weight"' in warning
+    assert "--sample-weight sample_weight" in warning
     assert "sample weights" not in run(*arguments, "--sample-weight", "sample_weight", "--overwrite").stderr
 
 

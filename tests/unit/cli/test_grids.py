@@ -175,13 +175,13 @@ def test_what_does_not_suit_a_grid_is_refused(folder, patches):
     clusters = ("cluster", folder / "kinds.zarr", new, "--inputs", "rain", "--n-clusters", "3", "--serial")
     fit = ("fit", cube, new, "--target", "temperature", "--inputs", "rain", *PLAIN, *FEW)
     for words, *named in (
-        (("predict", folder / "model", cube, folder / "map.csv", "--serial"), "`output`"),
+        (("predict", folder / "model", cube, folder / "map.csv", "--serial"), "--output"),
         ((*clusters, "--labels", "kind"), "kind"),
-        ((*clusters, "--principal"), "`n_principal`"),
-        ((*fit, "--y", "rain"), "`target`", "`y`"),
+        ((*clusters, "--principal"), "--n-principal"),
+        ((*fit, "--y", "rain"), "--target", "--y"),
         ((*fit, "--group-by-block", "lat=0"), "lat=0"),
-        ((*fit, "--time", "--group-by-block", "lat=2"), "`group_by_block`"),
-        (("fit", patches, new, "--target", "y", "--inputs", "a", *FEW, "--time"), "`time`"),
+        ((*fit, "--time", "--group-by-block", "lat=2"), "--group-by-block"),
+        (("fit", patches, new, "--target", "y", "--inputs", "a", *FEW, "--time"), "--time"),
     ):
         said = refusal(2, *words)
         assert all(one in said for one in named), said

@@ -54,7 +54,7 @@ def test_a_password_among_the_options_is_warned_of_and_one_from_elsewhere_is_not
     arguments = ("ingest", tmp_path / "d", "--sql", f"file:{tmp_path / 'q.sql'}", "--connection")
     seen = run(*arguments, "nothing://me:geheim@host/x")
     unseen = run(*arguments, "env:SHOP")
-    assert "`connection` holds a password" in seen.output
+    assert "--connection holds a password" in seen.output
     assert "holds a password" not in unseen.output
     for result in (seen, unseen):
         assert result.exit_code == 2
@@ -84,5 +84,5 @@ def test_a_transformer_of_scikit_learn_goes_from_a_file_to_data_to_models_and_th
     again = document("ingest", folder / "table.csv", tmp_path / "e", "--targets", "price", "--recipe", model)
     assert again["recipe"] == found["recipe"]
     given = ("ingest", folder / "table.csv", tmp_path / "f", "--targets", "price", "--recipe")
-    assert "`impute`" in refusal(2, *given, model, "--impute", "median")
+    assert "--impute" in refusal(2, *given, model, "--impute", "median")
     assert "nothing is there" in refusal(65, *given, tmp_path / "nothing")

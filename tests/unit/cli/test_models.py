@@ -105,7 +105,7 @@ def test_what_reads_a_model_reads_the_current_version_or_the_one_it_is_given(fol
 def test_a_model_of_versions_is_not_replaced(folder):
     for more in ((), ("--overwrite",)):
         message = refusal(73, "fit", folder / "data.zarr", folder / "models/prices", *more, "--serial")
-        assert "keeps all of its versions; publish the next one with register=True" in message
+        assert "keeps all of its versions; publish the next one with --register" in message
 
 
 # -- which version is current -------------------------------------------------------------------------------

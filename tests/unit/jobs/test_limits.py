@@ -77,7 +77,7 @@ def test_commands_take_the_limits_from_the_same_file_as_all_options(data, tmp_pa
     config = ["--config", str(tmp_path / "job.toml"), "--serial", *command_line.PLAIN]
     refused = command_line.run("fit", data, tmp_path / "model", *config)
     assert refused.exit_code == 1
-    assert "timeout_minutes" in refused.stderr
+    assert "--timeout-minutes" in refused.stderr
     shown = command_line.run("update", tmp_path / "model", data, *config[:2], "--print-config")
     assert "n_components" in shown.stderr  # an option that it does not have
     (tmp_path / "job.toml").write_text("timeout_minutes = 30\nretries = 1\n")
