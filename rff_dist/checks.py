@@ -1,7 +1,9 @@
 """Checks of values that users give: numbers, counts and names."""
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TypeGuard
 
 import numpy as np
@@ -36,9 +38,10 @@ def check_positive(value: object, name: str) -> float:
 
     Raises InvalidParameterError otherwise.
     """
-    if not is_number(value) or not 0 < value < np.inf:
-        raise InvalidParameterError(f"`{name}` is {value!r}; expected a finite number above 0")
-    return float(value)
+    with suppress(OverflowError):  # of an integer beyond all floats
+        if is_number(value) and 0 < (number := float(value)) < np.inf:
+            return number
+    raise InvalidParameterError(f"`{name}` is {reprlib.repr(value)}; expected a finite number above 0")
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -93,7 +93,7 @@ class Option:
 
     def check(self, value: Any) -> Any:
         """Return a value of Python, TOML or JSON; raises InvalidParameterError if its type does not fit."""
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        value = _plain(value)
         meanings = [*(self._readings(value) if isinstance(value, str) else ()), value]
         if list in self.kinds and not isinstance(value, list):
             meanings.append([value])
@@ -172,6 +172,15 @@ def _parts(annotation: Any) -> Iterator[Any]:
             yield from _parts(argument)
     elif annotation is not types.NoneType:
         yield annotation
+
+
+def _plain(value: Any) -> Any:
+    """Return paths as text, NumPy's numbers and arrays as Python's, and tuples as lists."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _readers(annotation: Any) -> list[Reader]:
