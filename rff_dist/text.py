@@ -23,7 +23,8 @@ def human_bytes(n_bytes: float) -> str:
 
 def redact(url: str) -> str:
     """Replace user names, passwords, queries and fragments of URLs by `***`, for logs and errors."""
-    text = re.sub(r"(://)[^/@]*@", r"\1***@", url)
+    # A password may hold any sign, so with a user's name and a colon it reaches to the last "@".
+    text = re.sub(r"(://)([^/@:]*[:@].*|[^/@]*)@", r"\1***@", url)
     if "://" in text and not text.lower().startswith("file://"):
         text = re.sub(r"[?#].*", "?***", text)
     return text
@@ -31,7 +32,7 @@ def redact(url: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Replace the secrets in the URLs of a text by `***`."""
-    return re.sub(r"[\w.+-]+://[^\s'\"<>]+", lambda url: redact(url[0]), text)
+    return re.sub(r"[\w.+-]+://\S+", lambda url: redact(url[0]), text)
 
 
 def number(value: Any) -> str:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from rff_dist import errors
 from rff_dist.engines import logs
-from rff_dist.text import redact
+from rff_dist.text import redact, without_secrets
 from rff_dist.typing import PathLike
 from rff_dist.workbench.cli import settings
 
@@ -80,8 +80,8 @@ def in_flags(message: str) -> str:
 
 
 def say(kind: str, message: str, style: str) -> None:
-    """Show one line on standard error."""
-    message = in_flags(message)
+    """Show one line on standard error, without secrets."""
+    message = in_flags(without_secrets(message))
     _show_line(kind, message, Text.assemble((f"{kind}: ", f"bold {style}"), message))
 
 
@@ -157,7 +157,7 @@ def report_error(
     `values`: of its options, among which are paths.
     """
     if debug:
-        traceback.print_exception(error, file=sys.stderr)
+        sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
     code = exit_code(error, outputs=outputs)
     notes, hint = [note for note in getattr(error, "__notes__", []) if "\n" not in note], ""
     noted = f" ({'; '.join(notes)})" if notes else ""
@@ -190,6 +190,7 @@ def _see_help(title: str) -> str:
 
 
 def _tell_error(title: str, told: Mapping[str, Any], message: str, hint: str, *, as_json: bool) -> None:
+    message = without_secrets(message)
     view = Text.assemble(("error: ", "bold red"), message)
     _show_line("error", message, view, {"kind": told["kind"]})
     if hint:

@@ -12,6 +12,7 @@ from cyclopts.utils import UNSET
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
+from rff_dist.text import without_secrets
 
 type Given = Mapping[str, Sequence[Token]]
 
@@ -89,7 +90,7 @@ def _read(option: fields.Option, tokens: Sequence[Token]) -> Any:
 
 
 def describe(options: Iterable[fields.Option], tokens: Given, values: Mapping[str, Any]) -> str:
-    """Return each option, its value and where it comes from, as TOML that `config` takes."""
+    """Return each option, its value without secrets, and where it comes from, as TOML for `config`."""
     lines = []
     for option in options:
         first = tokens[option.name][0] if option.name in tokens else None
@@ -97,7 +98,7 @@ def describe(options: Iterable[fields.Option], tokens: Given, values: Mapping[st
         value = values.get(option.name, option.default)
         lines.append(f"# {option.name}: none" if value is None else f"{option.name} = {toml(value)}")
         lines[-1] += f"  # {source}"
-    return "\n".join(lines)
+    return without_secrets("\n".join(lines))
 
 
 def toml(value: Any) -> str:
