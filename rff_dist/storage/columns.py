@@ -184,7 +184,7 @@ def _open(group: groups.StoredGroup, name: str, missing_chunks: str) -> StoredCo
 
 
 def _of_array(array: zarr.Array[Any], name: str) -> StoredColumn:
-    header, label = groups.header_of(array, name, text=True)
+    header, label, array = groups.take_open(array, name, text=True)
     # An open array travels only as the path of a local folder; its store may hold credentials.
     movable = groups.local_root(array.store, "") is not None
     reopen = (_of_array, (array, array.path)) if movable else None

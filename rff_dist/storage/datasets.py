@@ -296,8 +296,8 @@ def dataset_from_arrays(
     headers, labels = {}, {}
     for name, array in arrays.items():
         if isinstance(array, zarr.Array):
-            headers[name], labels[name] = groups.header_of(array, name)
-            arrays[name] = require_chunks(array, missing_chunks)
+            headers[name], labels[name], opened = groups.take_open(array, name)
+            arrays[name] = require_chunks(opened, missing_chunks)
         elif array is not None:
             memory.require_numbers(name, np.asarray(array))
             arrays[name], labels[name] = np.asarray(array), f"array {name!r} in memory"

@@ -5,6 +5,7 @@ Folders use a lock of the operating system, which ends with its process, and sto
 process.
 """
 
+import asyncio
 import fcntl
 import hashlib
 import json
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeGuard
 
 from zarr.abc.store import Store
+from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from rff_dist.errors import ConflictError, IntegrityError, OutputBusyError, StorageError, VersionError
@@ -37,6 +39,7 @@ LINE = "line"  # rows and digest of the last version that changed old rows, and 
 
 GENERATION = re.compile(r"generation-[0-9a-f]{32}")
 _RISK = "two writers at the same moment could overwrite one another"
+_DRAINED_S = 60.0  # by then a request to an object store is given up
 _memory_lock = threading.Lock()
 
 
@@ -222,7 +225,7 @@ def _locked(store: Store, key: str) -> Iterator[None]:
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)
+            remove_lock(lock)
 
 
 def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any) -> bool:
@@ -258,6 +261,21 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
     return True
 
 
+def drain() -> None:
+    """Wait until this process has ended all writes: if one of several chunks fails, the others go on."""
+
+    async def wait() -> None:
+        here = asyncio.current_task()
+        assert here is not None
+        here.set_name("drain")
+        # Two that wait for each other would wait for the whole time.
+        others = [task for task in asyncio.all_tasks() if task.get_name() != "drain"]
+        if others:
+            await asyncio.wait(others, timeout=_DRAINED_S)
+
+    sync(wait())
+
+
 # -- locks of the operating system on files. A lock ends with the process that holds it ------------
 
 
@@ -273,11 +291,11 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
     `busy`: the error's beginning if the lock is taken, such as "another run is changing data.zarr"; None
       waits for the lock, for a minute.
     Raises OutputBusyError if another process, or another part of this one, holds it; OSError if the file
-      cannot be opened.
+      cannot be opened, or is a symbolic link; StorageError if it is a file of another program.
     """
     deadline = time.monotonic() + (_PATIENCE_S if busy is None else 0)
     while True:
-        with open(path, "a+") as file:
+        with open(path, "a+", errors="replace", opener=_open_itself) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # `LOCK_NB` and a deadline, because `flock` alone waits without bound.
@@ -294,12 +312,26 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
                 logger.warning("%s has no locks (%s): %s", path.parent, error.strerror or error, _RISK)
             if not is_at(file, path):
                 continue  # The last holder removed the file, so others would lock a new one.
+            file.seek(0)
+            if (found := file.read(200)) and ", process " not in found:
+                raise StorageError(f"{path} is no lock, but a file of another program; move it elsewhere")
             if busy is not None:
                 with suppress(OSError):  # On a full disk the lock holds all the same.
                     os.ftruncate(file.fileno(), 0)
                     os.write(file.fileno(), f"{holder}, process {os.getpid()} on {platform.node()}".encode())
             yield file
             return
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open a file, and not what a symbolic link leads to, which may be a file of someone else."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def remove_lock(path: Path) -> None:
+    """Remove the file of a lock; one that stays does no harm, as the lock ends with its process."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def is_at(file: TextIO, path: Path) -> bool:

@@ -296,17 +296,23 @@ def _read_attributes(store: Store, prefix: str, place: str) -> dict[str, Any]:
         raise StorageError(f"{place} cannot be opened as a Zarr group: {locations.explain(error)}") from error
 
 
-def header_of(array: zarr.Array[Any], name: str, *, text: bool = False) -> tuple[arrays.Header, str]:
-    """Read and check the header of an array that was handed over open; return also its name in errors.
+def take_open(
+    array: zarr.Array[Any], name: str, *, text: bool = False
+) -> tuple[arrays.Header, str, zarr.Array[Any]]:
+    """Check an array that was handed over open; return its header, its name in errors, and the array.
 
     `name`: the array's name in errors if it has no path.
     `text`: whether it may hold text.
     """
+    root = local_root(array.store, "")
+    if root is not None and not os.path.isabs(_innermost(array.store).root):
+        # A relative path would lead processes in another folder to other data.
+        array = zarr.open_array(LocalStore(root, read_only=True), path=array.path, mode="r")
     label = f"array {array.path or name!r} of {local_root(array.store, '') or array.store}"
     header = arrays.read_header(array.store, array.path, label=label, text=text)
     if header is None:
         raise StorageError(f"{label} is no longer there")
-    return header, label
+    return header, label, array
 
 
 def cannot_travel(label: str, store: Store, what: str) -> StorageError:
@@ -319,11 +325,16 @@ def cannot_travel(label: str, store: Store, what: str) -> StorageError:
 
 def local_root(store: Store, path: str) -> str | None:
     """Return the folder of a path in a store; None if the store is not a local folder."""
-    while isinstance(store, WrapperStore):  # one of our stores that check what is read
-        store = store._store
+    store = _innermost(store)
     if not isinstance(store, LocalStore):
         return None
     return os.path.abspath(os.path.join(store.root, path))
+
+
+def _innermost(store: Store) -> Any:
+    while isinstance(store, WrapperStore):  # one of our stores that check what is read
+        store = store._store
+    return store
 
 
 # -- bind the parts of a group that this package writes --------------------------------------------

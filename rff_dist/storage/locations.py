@@ -31,7 +31,7 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
 from rff_dist.errors import RFFDistError, StorageError
 from rff_dist.lazy import require
-from rff_dist.text import human_bytes, redact
+from rff_dist.text import human_bytes, redact, without_secrets
 from rff_dist.typing import PathLike
 
 logger = logging.getLogger(__name__)
@@ -113,8 +113,10 @@ class Location:
 def parse_location(url: PathLike) -> Location:
     """Parse a local path or a URL; nothing is opened.
 
-    Raises StorageError if the scheme is not one of `SCHEMES`, or the URL is a chain (`::`) or holds
-      credentials.
+    A link to a folder stands for that folder, which so has one name and one lock.
+
+    Raises StorageError if the scheme is not one of `SCHEMES`, or the URL is a chain (`::`), holds
+      credentials, or is read in different ways by different programs.
     """
     text = os.fspath(url)
     if not text.strip():
@@ -127,7 +129,12 @@ def parse_location(url: PathLike) -> Location:
         )
     scheme, separator, rest = text.partition("://")
     if not separator:
-        return Location("file", os.path.abspath(os.path.expanduser(text)))
+        if re.match(rf"({'|'.join(SCHEMES)}):/", text):
+            raise StorageError(
+                f"{redact(text)} has one slash after its scheme; expected two, and URLs as text, since "
+                "pathlib.Path drops one"
+            )
+        return _folder(os.path.expanduser(text))
     scheme = scheme.lower()
     if scheme not in SCHEMES:
         near = difflib.get_close_matches(scheme, SCHEMES, n=1, cutoff=0.5)
@@ -138,16 +145,35 @@ def parse_location(url: PathLike) -> Location:
     if redact(text) != text:
         raise StorageError(
             f"credentials do not belong in a URL: {redact(text)}; give them in the environment, "
-            "where logs and reports do not show them"
+            "where logs and reports do not show them. No name may hold '?' or '#', which begin a query"
         )
     if scheme == "file":
         host, slash, path = rest.partition("/")
         if host not in ("", "localhost") or not slash:
             raise StorageError(f"{text} names the host {host!r}; expected file:///absolute/path")
-        return Location("file", os.path.abspath(unquote("/" + path)))
+        return _folder(unquote("/" + path))
     if not rest.strip("/"):
         raise StorageError(f"{text} names nothing; expected {scheme}://name")
-    return Location(scheme, rest.rstrip("/"))
+    rest = rest.rstrip("/")
+    # Some libraries decode and resolve these, and others do not.
+    is_plain = rest.isprintable() and rest == rest.strip() and "\\" not in rest
+    if scheme in READ_ONLY_SCHEMES:  # which knows no names without percent signs
+        is_plain = is_plain and rest.isascii() and " " not in rest
+    else:
+        is_plain = is_plain and "%" not in rest
+    if scheme in REMOTE_SCHEMES and (not is_plain or {"", ".", ".."} & {*rest.split("/")}):
+        raise StorageError(
+            f"{text} may mean different places to different programs; expected a name as it is stored, "
+            "without '%', '\\', '//', '.' or '..' as parts, and spaces at an end"
+        )
+    return Location(scheme, rest)
+
+
+def _folder(path: str) -> Location:
+    path = os.path.abspath(path)
+    # A link to a file may have the only suffix by which its kind is known.
+    is_link = os.path.islink(path) and os.path.isdir(path)
+    return Location("file", os.path.realpath(path) if is_link else path)
 
 
 def open_store(location: Location, *, read_only: bool) -> Store:
@@ -246,9 +272,7 @@ def explain(error: BaseException) -> str:
     """Return one line about a library's error, without credentials."""
     # obstore adds its internal state after "Debug source", Icechunk after "context:".
     text = " ".join(re.split(r"Debug source|\n\s*context:", str(error))[0].split())
-    # A URL's user and query may hold credentials.
-    text = re.sub(r"(://)[^/@\s]*@", r"\1***@", text)
-    text = re.sub(r"(://[^\s?#]*)[?#]\S*", r"\1?***", text)
+    text = without_secrets(text)
     hint = next((f"; {hint}" for words, hint in _STORE_HINTS.items() if words in text), "")
     return f"{type(error).__name__}: {text[:300]}{hint}" if text else type(error).__name__
 
@@ -323,9 +347,18 @@ def describe_files(folder: str) -> str:
         stat = os.stat(folder)
         return f"a file of {stat.st_size:,} bytes, of the time {stat.st_mtime_ns}"
     # Names, sizes and times without contents: this runs at each opening and after failed reads.
-    digest, n_files, n_bytes = hashlib.sha256(), 0, 0
-    for place, folders, names in os.walk(folder):
+    digest, n_files, n_bytes, seen = hashlib.sha256(), 0, 0, set[tuple[int, int]]()
+    # Zarr reads the arrays and chunks behind symbolic links too.
+    for place, folders, names in os.walk(folder, followlinks=True):
+        stat = os.stat(place)
+        if (identity := (stat.st_dev, stat.st_ino)) in seen:  # a link to a folder above, or a second one
+            folders.clear()
+            continue
+        seen.add(identity)
         folders.sort()  # in place: `os.walk` descends in this order
+        for name in filter(lambda name: os.path.islink(os.path.join(place, name)), folders):
+            link = os.readlink(os.path.join(place, name))
+            digest.update(f"{os.path.relpath(place, folder)}/{name} -> {link}\n".encode())
         for name in sorted(names):
             try:
                 stat = os.stat(os.path.join(place, name))
@@ -446,8 +479,8 @@ def write_bytes(store: Store, key: str, *parts: bytes | memoryview, durable: boo
     finally:
         temporary.unlink(missing_ok=True)
     # A power cut must not lose the names either: the file's, and those of folders that were made for it.
-    for folder in (path.parent, *(folder.parent for folder in missing)) if durable else ():
-        fsync_path(folder)
+    if durable:
+        sync_published(path.parent, *(folder.parent for folder in missing))
 
 
 def delete_bytes(store: Store, key: str) -> None:
@@ -457,20 +490,31 @@ def delete_bytes(store: Store, key: str) -> None:
 
 def writing_advice(error: BaseException) -> str:
     """Return what to do if the operating system or an object store refused to write."""
-    if not isinstance(error, OSError):
-        return _CHECK
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    # Icechunk's errors are no OSErrors, and have the system's number in their text.
+    told = re.search(r"os error (\d+)", str(error))
+    number = error.errno if isinstance(error, OSError) else told and int(told[1])
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "Free some space or choose another place"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "Choose a folder that you may write to"
-    return "Choose another place"
+    if number == errno.ELOOP:
+        return "Remove the symbolic link"
+    return "Choose another place" if isinstance(error, OSError) else _CHECK
 
 
 def sync_names(location: Location, n_names: int) -> None:
     """Wait until the last `n_names` names of a local path are on the disk, in the folders that list them."""
     if location.is_local:
-        for parent in list(Path(location.path).parents)[:n_names]:
-            fsync_path(parent)
+        sync_published(*list(Path(location.path).parents)[:n_names])
+
+
+def sync_published(*paths: PathLike) -> None:
+    """Call `fsync_path` for what readers see already, so that a failure is only logged."""
+    for path in paths:
+        try:
+            fsync_path(path)
+        except OSError as error:
+            logger.warning("%s is written, but a power cut may lose it (%s)", path, explain(error))
 
 
 def fsync_path(path: PathLike) -> None:

@@ -18,7 +18,6 @@ No one writes where another writer has begun, dead or alive. So a writer that li
 dead can neither damage what the others write nor publish over it.
 """
 
-import asyncio
 import ctypes
 import json
 import logging
@@ -50,7 +49,6 @@ _FILE = "zarr.json"
 _LEFT = re.compile(rf"{documents.GENERATION.pattern}|{'|'.join(repositories.FOLDERS)}")
 # Files that lead to an output; "" is an output that is a single object.
 _LEADING = ("", locations.POINTER_FILE, locations.RECORD_FILE, _FILE)
-_DRAINED_S = 60.0  # by then a request to an object store is given up
 
 
 def check_output(
@@ -374,9 +372,16 @@ def _swap(staged: locations.Location, location: locations.Location, *, overwrite
         if os.path.lexists(location.path) and not overwrite:
             raise OutputExistsError(f"{location} was written meanwhile; choose another name") from error
         raise
-    locations.fsync_path(Path(location.path).parent)
+    # It is published: what fails from here on must not say that it is not.
+    locations.sync_published(Path(location.path).parent)
     if os.path.lexists(aside):
-        shutil.rmtree(aside)
+        try:
+            shutil.rmtree(aside)
+        except OSError as error:
+            why = locations.explain(error)
+            logger.warning(
+                "%s was replaced, but not all of the old one removed (%s): %s", location, why, aside
+            )
 
 
 def _exchange(first: str, second: str) -> bool:
@@ -389,24 +394,9 @@ def _exchange(first: str, second: str) -> bool:
     return bool(rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0)
 
 
-def drain() -> None:
-    """Wait until this process has ended all writes: if one of several chunks fails, the others go on."""
-
-    async def wait() -> None:
-        here = asyncio.current_task()
-        assert here is not None
-        here.set_name("drain")
-        # Two that wait for each other would wait for the whole time.
-        others = [task for task in asyncio.all_tasks() if task.get_name() != "drain"]
-        if others:
-            await asyncio.wait(others, timeout=_DRAINED_S)
-
-    sync(wait())
-
-
 def discard(location: locations.Location) -> None:
     """Remove what is stored at `location` and below, if anything."""
-    drain()
+    documents.drain()
     if location.is_local and os.path.isfile(location.path):
         os.unlink(location.path)
     elif location.is_local:
@@ -562,4 +552,4 @@ def _locked(location: locations.Location, holder: str) -> Iterator[_Lock]:
         finally:
             # Only our own: if ours was removed, another run may hold a new one.
             if documents.is_at(file, path):
-                path.unlink(missing_ok=True)
+                documents.remove_lock(path)

@@ -186,7 +186,7 @@ class Output(StagedOutput):
                     self._open(name)[block.start : block.stop] = part
                 self._open(name)  # fails if the output was discarded meanwhile
             except BaseException:
-                output_places.drain()
+                documents.drain()
                 with suppress(StorageError):
                     # If another process discarded the output meanwhile, this write has left a part of it.
                     if locations.read_file(self.place.staged, "zarr.json") is None:

@@ -15,10 +15,9 @@ import hashlib
 import json
 import os
 import re
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -93,13 +92,14 @@ class Change:
 
     `store`: the Zarr store to write to.
     `before`: the snapshot with which the change began.
+    `_known`: the files that were there then, in a folder.
     """
 
     location: locations.Location
     store: Store
     before: str
     _session: icechunk.Session
-    _begun: float = field(default_factory=time.time)
+    _known: Set[Path]
 
     def changed_chunks(self) -> dict[str, set[int]]:
         """Return the numbers of the changed chunks, along the rows, of each array."""
@@ -120,11 +120,22 @@ class Change:
             # Icechunk syncs nothing. After a power cut the branch must lead to files that are on the disk.
             # A flush writes the snapshot and leaves the branch where it is.
             snapshot = str(self._session.flush(message, metadata=signed))
-            _sync_since(self.location, self._begun)
+            _sync_files(self.location, self._known)
             repository = _open_repository(self.location)
             repository.reset_branch(MAIN, snapshot, from_snapshot_id=self.before)
-            _sync_branch(self.location)
-            return snapshot
+        _sync_branch(self.location)
+        return snapshot
+
+    def clear(self) -> None:
+        """Remove what was written to a folder, if it was not committed: failures must not fill the disk."""
+        if not self.location.is_local:
+            return
+        documents.drain()
+        # Icechunk's own collection of garbage would also remove versions from before a rollback.
+        with suppress(_icechunk().IcechunkError, OSError):
+            if _open_repository(self.location).lookup_branch(MAIN) == self.before:
+                for path in _files(self.location) - self._known:
+                    path.unlink(missing_ok=True)
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -259,12 +270,21 @@ def changed_chunks(location: locations.Location, before: str, after: str) -> Chu
 
 def create_repository(location: locations.Location) -> Change:
     """Create a versioned dataset where nothing is, and return its first change."""
+    if location.is_remote and not location.path.isascii():  # its copies of objects fail there
+        raise errors.StorageError(
+            f"{location} would be a versioned dataset, whose name Icechunk writes in ASCII only; expected a "
+            "name in ASCII, or plain Zarr"
+        )
     with _errors(f"{location} cannot be written"):
         if location.is_local:
             Path(location.path).parent.mkdir(parents=True, exist_ok=True)
         repository = _icechunk().Repository.create(_storage(location), config=_config())
-        session = repository.writable_session(MAIN)
-        return Change(location, session.store, session.snapshot_id, session)
+        return _begin(location, repository)
+
+
+def _begin(location: locations.Location, repository: icechunk.Repository) -> Change:
+    session = repository.writable_session(MAIN)
+    return Change(location, session.store, session.snapshot_id, session, _files(location))
 
 
 @contextmanager
@@ -276,9 +296,11 @@ def changing(location: locations.Location) -> Iterator[Change]:
     with ExitStack() as stack:
         with _errors(f"{location} cannot be changed"):
             stack.enter_context(_locked(location))
-            session = _open_repository(location).writable_session(MAIN)
-            change = Change(location, session.store, session.snapshot_id, session)
-        yield change
+            change = _begin(location, _open_repository(location))
+        try:
+            yield change
+        finally:
+            change.clear()
 
 
 def tag_snapshot(location: locations.Location, tag: str, version: str | None = None) -> str:
@@ -478,7 +500,9 @@ def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterato
         if version is not None and isinstance(error, icechunk.InvalidInputError | icechunk.NotFoundError):
             text = f"{what}: it has expired, or belongs to another dataset"
             raise errors.NoSuchVersionError(text) from error
-        advice = f". {locations.writing_advice(error)}" if isinstance(error, OSError) else ""
+        # Icechunk has the system's error in its text only.
+        is_of_system = isinstance(error, OSError) or "os error" in str(error)
+        advice = f". {locations.writing_advice(error)}" if is_of_system else ""
         raise errors.StorageError(f"{what}: {locations.explain(error)}{then}{advice}") from error
     except BaseException as error:
         # Icechunk panics on some damaged files; a PanicException is not an Exception.
@@ -504,19 +528,22 @@ def _locked(location: locations.Location) -> AbstractContextManager[object]:
     return documents.lock_file(Path(location.path, _LOCK), busy=f"another run is changing {location}")
 
 
-def _sync_since(location: locations.Location, begun: float) -> None:
-    """Wait until all that was written to a repository since `begun` is on the disk."""
-    for folder in (path for name in FOLDERS if (path := Path(location.path, name)).is_dir()):
-        for path in folder.iterdir():
-            if path.stat().st_mtime > begun - 2:  # File systems round times, some to two seconds.
-                locations.fsync_path(path)
-        locations.fsync_path(folder)
+def _files(location: locations.Location) -> Set[Path]:
+    """Return the files of a repository in a folder that are never changed; none in an object store."""
+    if not location.is_local:
+        return frozenset()
+    return {path for name in FOLDERS for path in Path(location.path, name).glob("*")}
+
+
+def _sync_files(location: locations.Location, known: Set[Path]) -> None:
+    """Wait until the files of a repository that are not known yet are on the disk."""
+    new = _files(location) - known
+    for path in new | {path.parent for path in new}:
+        locations.fsync_path(path)
 
 
 def _sync_branch(location: locations.Location) -> None:
     """Wait until a folder's branches and tags are on the disk."""
     if location.is_local:
-        for path in (Path(location.path, name) for name in locations.REPOSITORY_FILES):
-            if path.is_file():
-                locations.fsync_path(path)
-        locations.fsync_path(location.path)
+        paths = [Path(location.path, name) for name in locations.REPOSITORY_FILES]
+        locations.sync_published(*(path for path in paths if path.is_file()), Path(location.path))
