@@ -7,7 +7,7 @@ of a later table. A later text that does not fit is refused with its row.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
@@ -19,13 +19,38 @@ from rff_dist.errors import DataError
 from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import MISSING_TEXTS, Table, kind_of, listed, to_numbers, to_text
-from rff_dist.typing import FloatArray
 
-#: Formats beyond ISO 8601 in which day and month cannot be confused.
-DATE_FORMATS = ["%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"]
-_NAMED_MONTHS = ["%d %b %Y", "%d-%b-%Y", "%b %d, %Y"]
-_ORDERS = {"dmy": ("day/month/year", "%d/%m/%Y"), "mdy": ("month/day/year", "%m/%d/%Y")}
-_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+#: The orders of day, month and year in numbers.
+_ORDERS = {"dmy": "day/month/year", "mdy": "month/day/year", "ymd": "year/month/day"}
+#: Forms of dates beyond ISO 8601, by their order, after `_REWRITTEN`. With points the day comes first.
+_FORMS = {
+    "": ["%d.%m.%Y", "%Y/%m/%d", "%Y.%m.%d", "%d/%b/%Y", "%b/%d/%Y", "%Y/%b/%d", "%m/%Y", "%Y/%m"],
+    "dmy": ["%d/%m/%Y", "%d/%m/%y"],
+    "mdy": ["%m/%d/%Y", "%m/%d/%y"],
+    "ymd": ["%Y/%m/%d", "%y/%m/%d"],
+}
+_FORMS[""] += ["%b/%Y", "%Y/%b", "%d.%m.%y", "%d/%b/%y", "%b/%y"]
+_TIMES = ["/%H:%M:%S", "/%H:%M", "/%I:%M:%S/%p", "/%I:%M/%p"]
+#: What is rewritten before a date is read: the pattern and what takes its place.
+_REWRITTEN = [
+    (r"(?i)^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*[.,]?\s+", ""),
+    (r"(?i)\s*\b(?:utc|gmt)\b", ""),
+    (r"^(\d{4})(\d\d)(\d\d)$", r"\1/\2/\3"),
+    (r"^(\d{4})(\d\d)(\d\d)[T ]?(\d\d)(\d\d)(\d\d)$", r"\1/\2/\3/\4:\5:\6"),
+    (r"^(.*\S)\s+(\d{1,2}:\d\d(?::\d\d)?)\s+(\d{4})$", r"\1 \3 \2"),
+    (r"(?i)(\d)\s*([ap])\.?m\.?$", r"\1 \2M"),
+    (r"[.,]\s+|,", " "),
+    (r"[-/\s]+", "/"),
+]
+_MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+#: Texts that are surely dates, in forms that are not read.
+_LOOKS_LIKE_DATE = (
+    rf"(?i)^.{{0,20}}\b{_MONTH}\b.{{1,12}}\b(?:19|20)\d\d\b|^(?:19|20)\d\d\b.{{1,12}}\b{_MONTH}\b"
+    r"|^(?:0?[1-9]|[12]\d|3[01])\.?\s\pL{3,10}\.?\s(?:19|20)\d\d\b"
+    r"|^(?:19|20)\d\d[-/\s]?[QW]\d{1,2}$|^[QW]\d{1,2}[-/\s]?(?:19|20)\d\d$"
+    r"|^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}[T\s]\s*\d{1,2}:\d\d"
+)
+_MOST_DATES = 0.5  # a column with so many dates is one of dates, and no category
 _UNITS, _SPACE = "$¢-¥₠-⃀%", "[\\s\u00a0\u202f]?"
 #: What groups digits by three, by the decimal point.
 _GROUPS = {".": "[,'’ \u00a0\u202f]", ",": "[.'’ \u00a0\u202f]"}
@@ -47,7 +72,7 @@ class Notation:
     `decimal`: the decimal point of numbers, "." or ","; the other, spaces or apostrophes may group digits.
     `unit`: the sign or the word that may stand before or behind numbers. 12 % becomes 12.
     `missing`: texts that count as missing in addition to those that always do.
-    `order`: {"dmy", "mdy"} of dates with slashes.
+    `order`: {"dmy", "mdy", "ymd"} of day, month and year, if the text alone does not say it.
     `why`: why text stays text.
     """
 
@@ -64,7 +89,7 @@ class Notation:
         if self.kind == "text":
             return f"kept as text, {self.why}"
         if self.order:
-            return f"read as dates, {_ORDERS[self.order][0]}"
+            return f"read as dates, {_ORDERS[self.order]}"
         commas = " with decimal commas" if self.decimal == "," else ""
         return f"read as {self.kind}s{commas}{' in ' if self.unit else ''}{self.unit}"
 
@@ -104,6 +129,12 @@ def number_pattern(decimal: str, unit: str = f"[{_UNITS}]") -> str:
 
 
 def _read_dates(text: pyarrow.Array, order: str = "") -> pyarrow.Array:
+    encoded = text.dictionary_encode()  # days of a panel come often
+    values = _read_different_dates(encoded.dictionary, order)
+    return values.take(encoded.indices)
+
+
+def _read_different_dates(text: pyarrow.Array, order: str) -> pyarrow.Array:
     # Arrow takes microseconds, and either zones or none
     iso = compute.replace_substring_regex(_matching(text, _ISO), r"(\.\d{6})\d+", r"\1")
     has_zone = compute.match_substring_regex(iso, r":.*(Z|[+-]\d\d(:?\d\d)?)$")
@@ -117,16 +148,33 @@ def _read_dates(text: pyarrow.Array, order: str = "") -> pyarrow.Array:
         others = compute.if_else(compute.is_null(iso), text, none)
         days = [text if text is not None and _is_day(text[:10]) else None for text in iso.to_pylist()]
         return compute.coalesce(
-            _read_dates(pyarrow.array(days, pyarrow.string())), _read_dates(others, order)
+            _read_different_dates(pyarrow.array(days, pyarrow.string()), ""),
+            _read_different_dates(others, order),
         )
-    year = _matching(text, r"^\d{4}/|\.\d{4}( |$)")  # 1.2.3 is no day of the year 3
-    parts += [compute.strptime(year, format, "us", error_is_null=True) for format in DATE_FORMATS]
-    named = _matching(text, r"[A-Za-z]{3}.*\d{4}$")
-    parts += [compute.strptime(named, format, "us", error_is_null=True) for format in _NAMED_MONTHS]
-    if order:
-        slashes = _matching(text, r"^\d{1,2}/\d{1,2}/\d{4}( |$)")
-        formats = [_ORDERS[order][1] + time for time in _TIMES]
-        parts += [compute.strptime(slashes, format, "us", error_is_null=True) for format in formats]
+    left = compute.if_else(compute.is_null(iso), text, none)
+    if left.null_count < len(left):
+        for pattern, plainer in _REWRITTEN:
+            left = compute.replace_substring_regex(left, pattern, plainer)
+        if order:
+            left = compute.replace_substring(left, ".", "/")
+        parts += [_read_form(left, form) for form in _FORMS[order]]
+    return compute.coalesce(*parts)
+
+
+def _read_form(text: pyarrow.Array, form: str) -> pyarrow.Array:
+    """Return the dates of one form, perhaps with a time behind them."""
+    year = r"\d{4}" if "%Y" in form else r"\d\d"
+    day = len(re.split("[/.]", form.partition("%d")[0])) - 1
+    text = _matching(text, rf"^(?:[^/.]+[/.])*{year}(?:[/.]|$)")  # 1.2.3 is no day of the year 3
+    parts = []
+    for time in ("", *_TIMES):
+        values = compute.strptime(text, form + time, "us", error_is_null=True)
+        if values.null_count < len(values) and "%d" in form:
+            # the 31st of February would be the 2nd of March
+            days = compute.extract_regex(text, rf"^(?:[^/.]+[/.]){{{day}}}(?P<day>\d+)").field("day")
+            is_day = compute.equal(compute.day(values), days.cast("int64"))
+            values = compute.if_else(is_day, values, pyarrow.scalar(None, values.type))
+        parts.append(values)
     return compute.coalesce(*parts)
 
 
@@ -147,19 +195,30 @@ def _matching(text: pyarrow.Array, pattern: str) -> pyarrow.Array:
 
 
 def find_notations(
-    tables: Sequence[Table], columns: Sequence[str], reading: Reading | None = None
+    tables: Sequence[Table],
+    columns: Sequence[str],
+    reading: Reading | None = None,
+    *,
+    numbers: Collection[str | None] = (),
 ) -> dict[str, Notation]:
-    """Find the notations of columns of text by the first rows of the first table that holds them as text."""
+    """Find the notations of columns of text by the first rows of the first table that holds them as text.
+
+    `numbers`: columns whose whole numbers are no days, such as 20240229.
+    Raises DataError if a column of dates cannot be read.
+    """
     reading = Reading() if reading is None else reading
     notations: dict[str, Notation] = {}
     looked_at: set[str] = set()
+    days = _days_in(tables[0], [name for name in columns if name not in numbers])
+    notations |= dict.fromkeys(days, Notation("date"))
     for table in tables:
         wanted = set(columns) - looked_at
         kinds = {field.name: kind_of(field.type) for field in table.schema if field.name in wanted}
-        texts, numbers = ([name for name in kinds if kinds[name] == kind] for kind in ("text", "number"))
+        texts = [name for name in kinds if kinds[name] == "text"]
+        others = [name for name in kinds if kinds[name] == "number" and name not in notations]
         # later tables are read by the notation found here, even if they alone would suggest another
         looked_at |= set(texts)
-        notations |= _find(table, texts, numbers, reading)
+        notations |= _find(table, texts, others, reading)
     given = reading.missing or []
     return {name: replace(found, missing=[*found.missing, *given]) for name, found in notations.items()}
 
@@ -180,8 +239,8 @@ def _find(
 ) -> dict[str, Notation]:
     notations: dict[str, Notation] = {}
     ambiguous: dict[str, dict[str, Notation]] = {}
-    for name, counted in _first_texts(table, texts):
-        if dates := _fitting_dates(counted, reading.date_order):
+    for name, column, counted in _first_texts(table, texts, reading.missing or ()):
+        if dates := _fitting_dates(table.name, name, column, counted, reading.date_order):
             notations[name] = dates
             continue
         ambiguous[name] = _fitting_numbers(*counted, is_text=table.decimal is not None)
@@ -189,10 +248,10 @@ def _find(
         # In a file of text, columns that were taken for numbers may have points between thousands.
         plain = [name for name in numbers if str(table.schema.field(name).type) in ("int64", "double")]
         counted_texts = _first_texts(table, plain)
-        ambiguous |= {name: _fitting_numbers(*counted, is_text=True) for name, counted in counted_texts}
+        ambiguous |= {name: _fitting_numbers(*counted, is_text=True) for name, _, counted in counted_texts}
     if table.decimal is not None:
         integers = [name for name in numbers if str(table.schema.field(name).type) == "int64"]
-        for name, (values, _) in _first_texts(table, integers):
+        for name, _, (values, _) in _first_texts(table, integers):
             if _are_codes(values):
                 notations[name] = Notation("text", why="whose zeros before digits numbers would lose")
     seen = {decimal for fits in ambiguous.values() if len(fits) == 1 for decimal in fits}  # without a doubt
@@ -205,16 +264,85 @@ def _find(
     return notations
 
 
-def _fitting_dates(counted: tuple[Any, Any], wanted: str | None) -> Notation | None:
-    """Return the notation of dates that fits; of two orders of day and month the wanted one, else text."""
-    if plain := _fitting(Notation("date"), *counted, is_text=True):
+def _fitting_dates(
+    table: str, name: str, column: pyarrow.Array, counted: tuple[Any, Any], wanted: str | None
+) -> Notation | None:
+    """Return the notation of a column of dates, None if it holds no dates.
+
+    `wanted`: the order of day and month that the user gave.
+    Raises DataError if day and month cannot be told apart, or most texts are dates and others are not.
+    """
+    texts, counts = counted
+    if plain := _fitting(Notation("date"), texts, counts, is_text=True):
         return plain
-    fits = {order: _fitting(Notation("date", order=order), *counted, is_text=True) for order in _ORDERS}
-    fitting = [fit for order, fit in fits.items() if fit is not None and order == (wanted or order)]
-    if len(fitting) == 2:
-        why = "since its dates could be day/month or month/day; `date_order` says which, dmy or mdy"
-        return Notation("text", why=why)
-    return fitting[0] if fitting else None
+    fits = {order: _fitting(Notation("date", order=order), texts, counts, is_text=True) for order in _ORDERS}
+    fitting = {order: fit for order, fit in fits.items() if fit is not None}
+    if wanted in fitting:
+        return fitting[wanted]
+    if wanted is not None and fitting:
+        shown = ", ".join(map(repr, fitting))
+        raise DataError(
+            f"{table}: column {name!r} has dates such as {texts[0].as_py()[:50]!r}; expected {wanted} as "
+            f"given by `date_order`, but the order is {shown}. Leave one of them out"
+        )
+    if {"dmy", "mdy"} <= fitting.keys():
+        days, months = (_read_dates(texts, order) for order in ("dmy", "mdy"))
+        if days.equals(months):
+            return fitting["dmy"]
+        raise DataError(
+            f"{table}: column {name!r} has dates such as {texts[0].as_py()[:50]!r}, which could be "
+            "day/month/year or month/day/year; expected dates of one meaning. Say which by `date_order`, "
+            "dmy or mdy"
+        )
+    if fitting:  # two digits of a year come first only where nothing else fits
+        return next(iter(fitting.values()))
+    _refuse_other_dates(table, name, column, counted)
+    return None
+
+
+def _refuse_other_dates(table: str, name: str, column: pyarrow.Array, counted: tuple[Any, Any]) -> None:
+    """Refuse a column of text in which most texts are dates: no later date would be one of its levels."""
+    texts, counts = counted
+    n_texts = compute.sum(counts).as_py()
+
+    def share(fits: pyarrow.Array) -> float:
+        return float((compute.sum(counts.filter(fits)).as_py() or 0) / n_texts)
+
+    read = [compute.is_valid(_read_dates(texts, order)) for order in _FORMS]
+    most = max(read, key=share)
+    if share(most) >= _MOST_DATES:
+        odd = texts.filter(compute.invert(most))[0].as_py()
+        row = compute.index(column, odd).as_py() + 1
+        raise DataError(
+            f"{table}: column {name!r} has dates in most rows, but {odd[:50]!r} in row {row:_} (rows count "
+            "from 1, without a header); expected dates of one form. Correct it, say by `missing` that it "
+            "means missing, or leave the column out with `drop`"
+        )
+    looks = compute.match_substring_regex(texts, _LOOKS_LIKE_DATE)
+    if share(looks) >= _MOST_DATES:
+        text = texts.filter(looks)[0].as_py()
+        raise DataError(
+            f"{table}: column {name!r} has dates such as {text[:50]!r}, in a form that is not read; expected "
+            "one such as 2024-02-29. Write them so, or leave the column out with `drop`"
+        )
+
+
+def _days_in(table: Table, columns: Sequence[str]) -> list[str]:
+    """Return the columns whose numbers are all days such as 20240229, of the years 1900 to 2099."""
+    kinds = {field.name: str(field.type) for field in table.schema}
+    plain = [name for name in columns if kinds.get(name) in ("int32", "int64", "double")]
+    first = table.first_rows(dict.fromkeys(plain, pyarrow.float64())) if plain else None
+    if first is None:
+        return []
+    days = []
+    for name in plain:
+        values = to_numbers(first.column(name))
+        values = np.unique(values[np.isfinite(values)])
+        if len(values) < 2 or values[0] < 19000101 or values[-1] > 20991231:
+            continue
+        if not _read_dates(pyarrow.array([f"{value:.10g}" for value in values])).null_count:
+            days.append(name)
+    return days
 
 
 def _are_codes(texts: pyarrow.Array) -> bool:
@@ -226,7 +354,7 @@ def _are_codes(texts: pyarrow.Array) -> bool:
 
 
 def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return notes on numbers of a file of text that may be dates, or stand for missing values."""
+    """Return notes on numbers of a file of text that may stand for missing values."""
     if table.decimal is None:
         return []
     wanted = set(columns)
@@ -242,8 +370,6 @@ def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
         if not len(values):
             continue
         ends = values.min(), values.max()
-        if kinds[name] == "int64" and ends[0] < ends[1] and _are_days(values):
-            notes.append(f"{name!r} may be dates, and is read as numbers: write them as 2024-02-29")
         # a sentinel lies at an end of the range, occurs more than once, and is at least twice as large as the
         # rest
         for end in (end for end in ends if end in _SENTINELS):
@@ -257,24 +383,19 @@ def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
     return notes
 
 
-def _are_days(values: FloatArray) -> bool:
-    """Return whether numbers could be days such as 20240229."""
-    month, day = values // 100 % 100, values % 100
-    fits = (values > 1.9e7) & (values < 2.1e7) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
-    return bool(fits.all())
-
-
-def _first_texts(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yield the different texts in the first rows of columns, and how many times each occurs."""
+def _first_texts(
+    table: Table, columns: Sequence[str], missing: Sequence[str] = ()
+) -> Iterator[tuple[str, pyarrow.Array, tuple[Any, Any]]]:
+    """Yield the first rows of columns, their different texts, and how many times each occurs."""
     first = table.first_rows(dict.fromkeys(columns, pyarrow.string())) if columns else None
     if first is None:
         return
     for name in columns:
         text = compute.utf8_trim_whitespace(to_text(first.column(name)))
-        absent = compute.is_in(text, value_set=pyarrow.array([None, *MISSING_TEXTS]))
+        absent = compute.is_in(text, value_set=pyarrow.array([None, *MISSING_TEXTS, *missing]))
         counts = compute.value_counts(text.filter(compute.invert(absent)))
         if len(counts):
-            yield name, (counts.field("values"), counts.field("counts"))
+            yield name, text, (counts.field("values"), counts.field("counts"))
 
 
 def _fitting_numbers(texts: pyarrow.Array, counts: pyarrow.Array, *, is_text: bool) -> dict[str, Notation]:
@@ -328,8 +449,10 @@ def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
     def is_read(field: pyarrow.Field) -> bool:
         notation = notations.get(field.name)
         # Numbers of a file of text may have been taken for others: 1.234 is 1234 with decimal commas.
-        as_text = table.decimal is not None and notation is not None and notation.kind != "date"
-        return notation is not None and (kind_of(field.type) == "text" or as_text)
+        if notation is None:
+            return False
+        held = kind_of(field.type)
+        return held == "text" or (held == "number" if notation.kind == "date" else table.decimal is not None)
 
     read = {column.name: notations[column.name] for column in table.schema if is_read(column)}
     if not read:

@@ -35,8 +35,9 @@ class Reading:
         default=None,
         unit="TEXT,…",
     )
-    date_order: Literal["dmy", "mdy"] | None = fields.option(
-        "Order of day and month in dates such as 03/04/2024, if both orders would do.", default=None
+    date_order: Literal["dmy", "mdy", "ymd"] | None = fields.option(
+        "Order of day, month and year in dates such as 03/04/2024 or 03/04/05, if several would do.",
+        default=None,
     )
 
     def __post_init__(self) -> None:

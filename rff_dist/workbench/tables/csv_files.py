@@ -98,7 +98,8 @@ class Dialect:
                 column_types={**(types or {}), **ends},
                 include_columns=wanted,
                 null_values=[*tables.MISSING_TEXTS, *self.missing],
-                timestamp_parsers=[arrow_csv.ISO8601, *notations.DATE_FORMATS],
+                # other dates are read as text and by notations: Arrow makes the 2nd of March of 31.02.2024
+                timestamp_parsers=[arrow_csv.ISO8601],
             ),
         )
 

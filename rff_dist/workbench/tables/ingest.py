@@ -519,7 +519,9 @@ def _notations(
     """
     others = {roles.groups, roles.id, *roles.drop} - {by}
     used = {*(roles.columns or tables[0].schema.names), *roles.targets, roles.weight, by} - others
-    return find_notations(tables, [name for name in tables[0].schema.names if name in used], reading)
+    names = [name for name in tables[0].schema.names if name in used]
+    numbers = {*roles.targets, roles.weight} - {by}
+    return find_notations(tables, names, reading, numbers=numbers)
 
 
 def _read_archive(file: Input, roles: Roles, selection: RowSelection | None) -> _Reading:
