@@ -28,6 +28,7 @@ from annotated_types import Ge, Gt, Le, Len, Lt
 from rff_dist.errors import InvalidParameterError
 
 _KEY = "rff_dist option"
+MOST_LISTED = 30  # names in a message
 _WORDS = {"yes": True, "true": True, "no": False, "false": False}
 
 
@@ -230,7 +231,9 @@ def check_names(names: Iterable[str], known: Iterable[str], *, what: str = "opti
     known = list(known)
     for name in names:
         if name not in known:
-            near = did_you_mean(name, known) or f"; expected one of {', '.join(known)}"
+            near = did_you_mean(name, known)
+            if not near and len(known) <= MOST_LISTED:
+                near = f"; expected one of {', '.join(known)}"
             raise InvalidParameterError(f"there is no {what} `{name}`{near}")
 
 

@@ -96,9 +96,10 @@ def rollback(data: str = _DATA, version: str = _VERSION) -> Document:
     from rff_dist.storage.repositories import roll_back
 
     before, after = roll_back(_versioned(data), version)
-    facts = {"before": f"{before}, which stays readable until it expires"}
+    facts = {"before": f"{before}, which stays readable until it expires"} if before != after else {}
+    is_one = "is the current one" if before != after else "is the current one already"
     record = {"data": data, "before": before, "version": after}
-    return Document(f"{data}: version {after[:_DIGITS]} is the current one", [facts], record=record)
+    return Document(f"{data}: version {after[:_DIGITS]} {is_one}", [facts], record=record)
 
 
 @command("data.zarr --days 30")

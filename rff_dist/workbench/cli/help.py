@@ -56,7 +56,7 @@ FIRST = {
     *("kernel", "kernels", "length_scales", "n_components", "alpha", "classify", "test", "memory"),
     *("model", "models", "n_clusters", "n_init", "std", "coverage", "probabilities", "dry_run", "tolerance"),
     *("target", "targets", "id", "impute", "holdout", "by", "noise", "into", "task", "keep", "reason"),
-    *("sources", "append", "inputs"),
+    *("sources", "append", "inputs", "data", "registry"),
 }
 
 
@@ -90,7 +90,11 @@ def panel_of(one: fields.Option) -> str:
 
 def usage(title: str, options: Iterable[fields.Option]) -> str:
     """Return a command's first line of help."""
-    places = [one.declared.unit or one.name.upper() for one in options if one.declared.argument]
+    places = [
+        str(one.declared.unit) if one.required else f"[{one.declared.unit}]"
+        for one in options
+        if one.declared.argument
+    ]
     return " ".join(["Usage: rff-dist", title, *places, "[OPTIONS]\n"])
 
 
@@ -110,6 +114,8 @@ def example(title: str, words: str) -> str:
 
 def _names(entry: Any) -> str:
     names = entry.display_labels_with_metavar
+    if entry.positional_label:  # by the name that the usage has
+        names = (entry.metavar, *entry.all_options)
     # --no-overwrite only takes back what a file gives.
     return ", ".join(name for name in names if entry.default or name not in entry.negative_names)
 

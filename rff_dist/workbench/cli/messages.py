@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import itertools
 import json
 import logging
 import os
@@ -53,6 +54,11 @@ _NAMED = re.compile(
 )
 
 
+def flag_of(name: str) -> str:
+    """Return the flag of an option."""
+    return f"--{name.replace('_', '-')}"
+
+
 def in_flags(message: str) -> str:
     """Return a message of the library with the options of the command that runs as its flags.
 
@@ -68,13 +74,13 @@ def in_flags(message: str) -> str:
         known = [one for one in (name, f"{name}s", name.removesuffix("s")) if one in settings.options.get()]
         if not known or not (found["tick"] or value):
             return found[0]
-        flag = known[0].replace("_", "-")
+        flag = flag_of(known[0])
         match value:
             case None | "True":
-                return f"--{flag}"
+                return flag
             case "False":
-                return f"--no-{flag}"
-        return f"--{flag} " + re.sub("[\\[\\]'\"]", "", value).replace(", ", ",")
+                return f"--no{flag[1:]}"
+        return f"{flag} " + re.sub("[\\[\\]'\"]", "", value).replace(", ", ",")
 
     return _NAMED.sub(flag, message)
 
@@ -206,7 +212,8 @@ def this_command() -> str:
 
 def _near_path(message: str, values: Iterable[Any]) -> str:
     """Return a path on disk that is named nearly like the missing one in a message; "" if there is none."""
-    for path in (Path(value) for value in values if isinstance(value, str) and "://" not in value):
+    several = itertools.chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
+    for path in (Path(value) for value in several if isinstance(value, str) and "://" not in value):
         if str(path.absolute()) in message and path.parent.is_dir() and not path.exists():
             names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
             # With the default cutoff of 0.6, bin.csv was offered for missing.csv.

@@ -14,7 +14,12 @@ from types import FrameType
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from cyclopts import App, Group, Parameter
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import (
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    UnusedCliTokensError,
+)
 from rich.console import Console
 
 from rff_dist import contexts, errors, fields
@@ -230,14 +235,18 @@ ALONE = (*GROUPS, "generate", "info", "export", "plan", "approximate", "doctor",
 def run(words: Sequence[str]) -> int:
     """Run a command with the words after the program's name, and return its exit code."""
     # Looked for by hand, since reading the words may be what fails, and that is reported as JSON too.
-    as_json = "--json" in words
+    as_json = sources.wants_json(words)
     try:
         settings.log_format.set(logs.log_format())
-        fields.check_names([words[0]] if not words[0].startswith("-") else [], COMMANDS, what="command")
-        app = make_app()
         if words[0] == "--install-completion":
-            sys.stdout.write(f"{app.install_completion(add_to_startup=True)}\n")
+            sys.stdout.write(f"{make_app().install_completion(add_to_startup=True)}\n")
             return 0
+        if words[0].startswith("-"):
+            raise errors.InvalidParameterError(f"{words[0]} comes before a command; expected a command first")
+        fields.check_names(words[:1], COMMANDS, what="command")
+        if sum(word.partition("=")[0] == "--config" for word in words) > 1:
+            raise errors.InvalidParameterError("--config is given more than once; expected one file")
+        app = make_app()
         everything = "--help-all" in words
         app.default_parameter = Parameter(negative_iterable=(), allow_repeating=True, show=everything)
         app.help_formatter = functools.partial(help.write_panel, everything=everything)
@@ -247,9 +256,31 @@ def run(words: Sequence[str]) -> int:
         return code if isinstance(code, int) else 0
     except CycloptsError as error:
         title = " ".join(error.command_chain or ())
-        return messages.report_usage(str(error), title, as_json=as_json)
+        return messages.report_usage(_what_is_wrong(error), title, as_json=as_json)
     except errors.InvalidParameterError as error:
         return messages.report_error(error, words[0] if words[0] in COMMANDS else "", as_json=as_json)
+
+
+def _what_is_wrong(error: CycloptsError) -> str:
+    """Return what is wrong with the words of a command, as its help names them."""
+    made: Command | None = getattr(error.target, "command", None)
+    if made is None:
+        return str(error)
+    options = {one.name: one for one in made.options}
+    asked = None if error.argument is None else options.get(error.argument.field_info.name)
+    usage = help.usage(made.title, made.options).removeprefix("Usage: ").strip()
+    match error:
+        case MissingArgumentError() if asked is not None and error.keyword is None:
+            called = asked.declared.unit if asked.declared.argument else messages.flag_of(asked.name)
+            _, meant, near = str(error).partition(" Did you mean")  # an option is misspelt
+            return f"{called} is missing; expected {usage}.{meant}{near}".rstrip(".")
+        case MissingArgumentError():
+            return f"{error.keyword} needs a value; expected {asked.expected if asked else usage}"
+        case CoercionError() if asked is not None and error.token is not None:
+            return messages.flag_of(asked.name) + f" is {error.token.value!r}; expected {asked.expected}"
+        case UnusedCliTokensError():
+            return f"there is no place for {' '.join(error.unused_tokens or ())}; expected {usage}"
+    return str(error)
 
 
 def show(found: Document, command: str, *, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """Where values of options come from: flags, the environment, a TOML file or defaults, in this order."""
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,12 +43,31 @@ def fill(_: Any, words: Sequence[str], arguments: Any) -> None:
             _give(options, variable.removeprefix(prefix).lower(), Token(value=text, source=variable))
     if config := options["config"].tokens:
         path = config[-1].value
-        for name, value in fields.read_toml("config", path).items():
+        for name, value in fields.read_toml("--config", path).items():
+            if isinstance(value, dict):
+                raise InvalidParameterError(
+                    f"--config {path} has a table [{name}]; expected options by name, outside of tables"
+                )
             _give(options, name, Token(implicit_value=value, source=path))
     given.set({name: tuple(one.tokens) for name, one in options.items() if one.tokens})
     for name in given.get():  # cyclopts only has to know that it was given
         token = Token(implicit_value=True) if options[name].resolved_hint is bool else Token()
         options[name].tokens[:] = [token]
+
+
+def wants_json(words: Sequence[str]) -> bool:
+    """Return whether a command's words, its environment or its file ask for JSON; nothing is checked."""
+    if "--json" in words:
+        return True
+    prefixes = [prefix_of(words[:n]) for n in (1, 2)]
+    given = [os.environ.get(f"{prefix}JSON", "") for prefix in prefixes]
+    files = [os.environ.get(f"{prefix}CONFIG", "") for prefix in prefixes]
+    files += [after for word, after in itertools.pairwise(words) if word == "--config"]
+    files += [word.partition("=")[2] for word in words if word.startswith("--config=")]
+    for path in filter(None, files):
+        with contextlib.suppress(InvalidParameterError):  # which is told later
+            given.append(str(fields.read_toml("--config", path).get("json", "")))
+    return any(text.lower() in ("true", "yes") for text in given)
 
 
 def _take_last(sources: list[Token], data: list[Token]) -> None:

@@ -226,7 +226,7 @@ class Refit:
     """Train on other rows with the features, offsets, grids and choice of alpha of a given model."""
 
     like: str = fields.argument(
-        "Path or URL of a regression with its statistics, or of a registered model, to train alike.", "MODEL"
+        "Path or URL of a regression with its statistics, or of a registered model, to train alike.", "LIKE"
     )
     source: places.SupervisedSource
     destination: places.Destination

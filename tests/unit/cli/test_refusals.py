@@ -102,6 +102,14 @@ OTHERS = [
     (2, "split {data} --time a", "split by random"),
     (65, "split {labels} --by group --holdout 0.001", "has no row"),
     (2, "models promot", "id you mean"),
+    (2, "ingest", "OUT is missing; expected rff-dist ingest [SOURCE] OUT"),
+    (65, "ingest b1n.csv new --targets y", "did you mean bin.csv?"),
+    (2, "fit {data}", "MODEL is missing; expected rff-dist fit DATA MODEL"),
+    (2, "fit {data} new extra words", "no place for extra words; expected rff-dist fit DATA MODEL"),
+    (2, "fit {data} new --n-components", "--n-components needs a value; expected auto or a whole number"),
+    (2, "fit {data} new --config tables.toml", "--config tables.toml", "table [fit]"),
+    (2, "fit {data} new --config a.toml --config b.toml", "--config", "more than once"),
+    (2, "evaluate {model} {data} --std=maybe", "--std is 'maybe'; expected true or false"),
     (65, "models show nothing", "no registered model"),
     (65, "refit {model} missing.csv v", "missing.csv"),
     (2, "export {model} out --format xml", "--format is 'xml'; expected numpy, onnx or mlflow\n"),
@@ -117,6 +125,7 @@ def places(folder, labelled, clustered, tmp_path, monkeypatch):
     (tmp_path / "lists.jsonl").write_text('{"a": 1, "names": ["x"]}\n{"a": 2, "names": []}\n')
     (tmp_path / "gaps.csv").write_text("a,b\n1,2\n,4\n")
     (tmp_path / "bin.csv").touch()  # no input that is missing
+    (tmp_path / "tables.toml").write_text("[fit]\nn_folds = 3\n")
     names = {"data": folder / "data.zarr", "model": folder / "model", "table": folder / "table.csv"}
     names |= {"labels": labelled / "data", "classifier": labelled / "squared"}
     names |= {"hinge": labelled / "squared_hinge", "blobs": clustered["data"]}

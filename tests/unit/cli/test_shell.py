@@ -180,11 +180,18 @@ def test_a_lost_cluster_is_told_with_the_command_that_goes_on(folder, monkeypatc
     assert result.stderr.endswith("to go on: rff-dist fit 'a file' model\n")
 
 
+@pytest.mark.parametrize("way", ["flag", "environment", "file"])
 @pytest.mark.parametrize(
     ("words", "kind", "code"), [(["none.zarr", "m"], "storage", 65), (["--worker", "2"], "usage", 2)]
 )
-def test_an_error_with_json_is_one_document_with_its_kind_and_code(words, kind, code):
-    result = run("fit", *words, "--json")
+def test_an_error_with_json_is_one_document_with_its_kind_and_code(
+    words, kind, code, way, monkeypatch, tmp_path
+):
+    if way == "environment":
+        monkeypatch.setenv("RFF_DIST_FIT_JSON", "true")
+    (tmp_path / "job.toml").write_text("json = true\n")
+    given = {"flag": ["--json"], "environment": [], "file": ["--config", tmp_path / "job.toml"]}
+    result = run("fit", *words, *given[way])
     assert result.exit_code == code
     found = json.loads(result.stdout)
     assert found["command"] == "fit"
