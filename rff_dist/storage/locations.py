@@ -14,6 +14,7 @@ import os
 import re
 import time
 import uuid
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -182,7 +183,7 @@ def open_store(location: Location, *, read_only: bool) -> Store:
     Raises StorageError if `read_only` and this process has no store in memory of that name;
       MissingDependencyError if the package for the scheme is not installed.
     """
-    if location.scheme == "file" and read_only and os.path.isfile(location.path):
+    if location.scheme == "file" and read_only and zipfile.is_zipfile(location.path):
         return ZipStore(location.path, mode="r")
     if location.scheme == "file":
         return LocalStore(location.path, read_only=read_only)

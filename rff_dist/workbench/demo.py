@@ -61,6 +61,7 @@ def run_demo(
 
     start = time.perf_counter()
     # Prefect reads these when it is imported: its files stay out of the user's home, its logs off the screen.
+    (output / "prefect").mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str((output / "prefect").resolve()))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
     from rff_dist.flows import running, tune

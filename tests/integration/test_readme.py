@@ -4,70 +4,50 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rff_dist.engines.cluster import SCHEDULER_VARIABLE
-from tests.pages import commands_of, read_blocks, succeed
-from tests.pages import scheduler as scheduler  # a fixture
+from tests.pages import read_blocks
 from tools.pictures import with_defaults
 
 
-@pytest.fixture(scope="module")
-def blocks(project_root):
-    return [(one.kind, one.text) for one in read_blocks(project_root / "README.md")]
-
-
-@pytest.mark.documents
-def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
-    [story], [said] = ([text for kind, text in blocks if kind == wanted] for wanted in ("python", "text"))
-    (tmp_path / "story.py").write_text(story)
-    command = [sys.executable, "-W", "error::UserWarning", "story.py"]
-    environment = {**os.environ, "PYTHONPATH": str(project_root), "OMP_NUM_THREADS": "1"}
-    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
-    assert told.stdout == said
-
-
 @pytest.mark.documents
 @pytest.mark.distributed
-def test_every_night_goes_as_printed(blocks, tmp_path, monkeypatch, scheduler):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(SCHEDULER_VARIABLE, scheduler)
-    [text] = [text for kind, text in blocks if kind == "sh" and "rff-dist update" in text]
-    commands = commands_of(text)
-    ingest, fit, update, rollback = commands
-    Path("sales").mkdir()
-    write_sales(Path("sales/monday.csv"))
-    succeed(ingest)
-    succeed(fit)
-    write_sales(Path("sales/tuesday.csv"))
-    assert "1,000 before, 2,000 after" in succeed(ingest)
-    said = succeed(update)
-    assert "published" in said
-    assert "version 2" in said
-    assert "version 1 is the current one" in succeed(rollback)
-
-
-@pytest.mark.documents
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_one_command_makes_a_model_of_a_table(blocks, tmp_path, monkeypatch, scheduler):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(SCHEDULER_VARIABLE, scheduler)
-    [text] = [text for kind, text in blocks if kind == "sh" and "rff-dist auto" in text]
-    [arguments] = commands_of(text)
-    write_sales(Path("prices.csv"))
-    assert "next: rff-dist predict prices-auto/model" in succeed(arguments)
-
-
-def write_sales(path: Path) -> None:
-    first = 0 if path.stem == "monday" else 1000
-    inputs = np.random.default_rng(first).normal(size=(1000, 2))
-    table = np.c_[np.arange(first, first + 1000), inputs, inputs @ [1.0, 2.0]]
-    np.savetxt(path, table, delimiter=",", header="sale,area,rooms,price", comments="")
+def test_its_commands_run_as_printed_in_an_empty_folder(project_root, tmp_path):
+    lines, said = [], []
+    for block in read_blocks(project_root / "README.md"):
+        if block.kind == "sh":
+            lines += block.text.splitlines()
+        elif block.kind == "python":
+            lines += ["echo begin", "python - <<'END'", block.text.rstrip(), "END", "echo end"]
+        else:
+            said.append(block.text)
+    assert lines.pop(0).startswith("make demo ")  # which a test of its own runs
+    # what it has made then
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    kept = ("HOME", "LANG", "PREFECT_HOME", SCHEDULER_VARIABLE)
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment |= {"PATH": os.defpath, "PYTHONPATH": str(project_root), "OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONWARNINGS": "error::UserWarning"}
+    script = "\n".join(lines)
+    told = subprocess.run(
+        ["sh", "-e"],
+        input=script,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert re.findall(r"^begin\n(.*?)^end$", told.stdout, re.MULTILINE | re.DOTALL) == said
+    shown = " ".join(told.stdout.split())  # wherever lines end
+    assert "next: rff-dist predict prices-auto/model" in shown
+    assert "800 before, 1,000 after" in shown
+    assert "models/price, version 2" in shown
+    assert "version 1 is the current one" in shown
 
 
 def test_what_the_readme_says_of_defaults_is_what_their_table_says(project_root):
