@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import logging
 import math
 import operator
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,19 +24,14 @@ from rff_dist.data import blocks, columns, labelled, memory
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.typing import FloatArray, IndexArray
 
+_log = logging.getLogger(__name__)
 # A daily field of 721 x 1,440 points, and a tile of 1,024 x 1,024, are read whole.
 MAX_CELLS = 2**20
 _READERS = 4  # pieces that are read at once when cells are counted
 _SAMPLED = 8  # pieces whose values enter the fingerprint
 TIME_PARTS = ("days", "sin", "cos")  # since 1970; of the day of the year
-_CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
-_UNITS = {"d": 1.0, "h": 24.0, "m": 1440.0, "s": 86400.0, "ms": 86400e3, "us": 86400e6, "ns": 86400e9}
-_SINCE = re.compile(
-    r"(?P<unit>\w+?)s? since (?P<year>\d+)-(?P<month>\d+)-(?P<day>\d+)"
-    r"(?:[T ]+(?P<hour>\d+):(?P<minute>\d+)(?::(?P<second>\d+(?:\.\d+)?))?)?\s*(?:Z|UTC|[+-]0?0:?00)?"
-)
-_NAMES = {"day": "d", "hour": "h", "hr": "h", "minute": "m", "min": "m", "second": "s", "sec": "s"}
-_NAMES |= {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
+# Attributes of values that mean a missing cell: CF's, and those of programs that handle maps.
+MARKS = re.compile("_?(fill|missing|no_?data)(_?val(ue)?s?)?", re.IGNORECASE)
 # What describes a coordinate reference system. Well-known text ends in its number, if it has one.
 _SYSTEM = re.compile(
     "crs_wkt|spatial_ref|grid_mapping_name|standard_parallel|.*_(meridian|projection_origin)"
@@ -52,6 +51,7 @@ class Variable(ABC):
     `is_time`: whether values are days since 1970.
     `attributes`: as stored, such as units.
     `can_travel`: whether other processes can read it.
+    `fill`: the Zarr array's fill value, where nothing else says that it means a missing cell.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Variable(ABC):
     is_time: bool
     attributes: Mapping[str, Any]
     can_travel: bool
+    fill: Any
 
     @abstractmethod
     def read(self, region: Slices) -> NDArray[Any]:
@@ -445,14 +446,24 @@ def grid_of(
     n_cells = np.zeros(math.prod(grid.counts), np.int64)
     dataset = GridDataset(grid, tuple(inputs), tuple(targets), weight, n_cells, **facts)
     missing = [variable for variable in dataset.variables if variable.may_miss]
+    filled: set[Variable] = set()
 
     def count(number: int) -> int:
         region = grid.region(number)
         shape = tuple(part.stop - part.start for part in region)
-        return int(_present([read_aligned(v, grid, region) for v in missing], shape).sum())
+        parts = {variable: read_aligned(variable, grid, region) for variable in missing}
+        filled.update(v for v, part in parts.items() if v.fill is not None and np.isnan(part).any())
+        return int(_present(parts.values(), shape).sum())
 
     with ThreadPoolExecutor(_READERS) as pool:
         n_cells[:] = list(pool.map(count, range(len(n_cells))))
+    for variable in sorted(filled, key=lambda variable: variable.name):
+        _log.warning(
+            "cells of %r that hold the fill value of its Zarr array, %s, are taken as missing, since GDAL "
+            "marks missing cells so. If they hold values, write the array with another fill value",
+            variable.name,
+            variable.fill,
+        )
     if not n_cells.any():
         names = [variable.name for variable in dataset.variables]
         raise DataError(f"no cell has values of all of {names}; expected one at least. Leave some out")
@@ -539,26 +550,33 @@ def reference_of(attributes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-# -- times -----------------------------------------------------------------------------------------
+# -- missing cells ---------------------------------------------------------------------------------
 
 
-def days_since_1970(units: str, calendar: str, name: str) -> tuple[float, float]:
-    """Return the scale and offset that turn a time of such units into days since 1970.
+def marks_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], *more: Any) -> NDArray[Any]:
+    """Return the values of a dtype that mean a missing cell, by a variable's attributes; NaN in any case.
 
-    Raises DataError for other calendars than today's, or units that are not understood.
-
-    >>> days_since_1970("hours since 1970-01-02", "standard", "time")
-    (0.041666666666666664, 1.0)
+    `more`: further values. Of all values only those count that the dtype has.
     """
-    if calendar not in _CALENDARS:
-        raise DataError(
-            f"{name!r} has the calendar {calendar!r}; expected one of {list(_CALENDARS)}, or none. Convert "
-            "it first, with xarray's `convert_calendar`"
-        )
-    match = _SINCE.fullmatch(units.strip())
-    unit = "" if match is None else _NAMES.get(match["unit"].lower(), match["unit"].lower())
-    if match is None or unit not in _UNITS:
-        raise DataError(f"{name!r} has the units {units!r}; expected such as 'days since 1970-01-01'")
-    day = np.datetime64(f"{int(match['year']):04}-{int(match['month']):02}-{int(match['day']):02}", "D")
-    seconds = 3600 * int(match["hour"] or 0) + 60 * int(match["minute"] or 0) + float(match["second"] or 0)
-    return 1 / _UNITS[unit], float(day.astype(np.int64)) + seconds / 86400
+    named = [*more, *(value for key, value in attributes.items() if MARKS.fullmatch(key))]
+    numbers = [_number(one) for value in named for one in np.ravel(np.array(value, object))]
+    values: list[Any] = [number for number in numbers if isinstance(number, Real) and number == number]
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            marks = np.array(values, dtype)
+        return np.unique(marks[np.isfinite(marks)])
+    if dtype.kind not in "iu":
+        return np.empty(0, dtype)
+    limits = np.iinfo(dtype)
+    whole = (number for number in values if limits.min <= number <= limits.max and number == int(number))
+    return np.unique(np.array([*whole], dtype))
+
+
+def _number(value: Any) -> Any:
+    """Return a number that may be stored as text: as digits, or by xarray as base64 of its bytes."""
+    if not isinstance(value, str):
+        return value
+    for read in (int, float, lambda text: np.frombuffer(base64.b64decode(text), "<f8").item()):
+        with suppress(ValueError):
+            return read(value)
+    return None

@@ -14,16 +14,19 @@ from rff_dist.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class XarrayVariable(grids.Variable):
-    """A DataArray, which xarray reads and decodes."""
+    """A DataArray, which xarray reads and decodes.
+
+    `marks`: values that mean a missing cell, which xarray shows as they are.
+    """
 
     array: Any
+    marks: NDArray[Any]
 
     def read(self, region: grids.Slices) -> NDArray[Any]:
-        values = self.array.isel(dict(zip(self.dims, region, strict=True))).values
-        if not self.is_time:
-            return np.asarray(values)
-        moments = values.astype("M8[ns]")
-        return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 86400e9)
+        values = values_of(self.array, region)
+        if not self.marks.size:
+            return values
+        return np.where(np.isin(values, self.marks), np.nan, values).astype(self.dtype)
 
     def check_unchanged(self) -> None:
         return
@@ -86,27 +89,54 @@ def group_by(dataset: grids.GridDataset, groups: Any) -> labelled.GroupedDataset
     return dataset.cut((variable, np.unique(grids.read_whole(variable))[1:]))
 
 
-def _xarray_variable(name: str, array: Any) -> XarrayVariable:
+def values_of(array: Any, region: grids.Slices) -> NDArray[Any]:
+    """Return the values of a region of a DataArray or Variable; those of a time as days since 1970."""
+    values = np.asarray(array[region].values)
+    if values.dtype.kind != "M":
+        return values
+    days: NDArray[np.float64] = (values - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
+    return days
+
+
+def facts_of(name: str, array: Any) -> dict[str, Any]:
+    """Return what a `grids.Variable` says of a DataArray or Variable; raises DataError without numbers."""
     if array.dtype.kind not in "biufM":
-        calendar = getattr(array.dt, "calendar", None) if array.dtype == object and array.size else None
-        if calendar is not None:
-            grids.days_since_1970("days since 1970-01-01", calendar, name)
-        raise DataError(f"{name!r} has dtype {array.dtype}; expected numbers or times. Convert it first")
-    shape, is_time = tuple(array.shape), array.dtype.kind == "M"
-    stored = array.encoding.get("chunks", shape)
+        raise DataError(
+            f"{name!r} has dtype {array.dtype}; expected numbers or times. Convert it first, times of "
+            "another calendar with xarray's `convert_calendar`"
+        )
+    is_time = array.dtype.kind == "M"
+    return {
+        "name": name,
+        "dims": tuple(str(dim) for dim in array.dims),
+        "shape": tuple(array.shape),
+        "dtype": np.dtype(np.float64) if is_time else array.dtype,
+        "may_miss": array.dtype.kind in "fM",
+        "is_time": is_time,
+    }
+
+
+def _xarray_variable(name: str, array: Any) -> XarrayVariable:
+    facts, stored = facts_of(name, array), array.encoding.get("chunks", array.shape)
     if array.chunks is not None:
         stored = [lengths[0] for lengths in array.chunks]
+    # What xarray masked itself is no longer among the attributes. Marks are stored values.
+    fill = array.encoding.get("fill_value")
+    plain = grids.marks_of(array.attrs, array.dtype)
+    marks = grids.marks_of(array.attrs, array.dtype, *([fill] if fill else []))
+    is_doubtful = len(marks) > len(plain)
+    marks *= array.encoding.get("scale_factor", 1)
+    marks += array.encoding.get("add_offset", 0)
+    if marks.size:
+        facts |= {"dtype": np.result_type(array.dtype, np.float32), "may_miss": True}
     return XarrayVariable(
-        name=name,
-        dims=tuple(str(dim) for dim in array.dims),
-        shape=shape,
-        chunks=tuple(stored) if stored is not None and len(stored) == len(shape) else shape,
-        dtype=np.dtype(np.float64) if is_time else array.dtype,
-        may_miss=array.dtype.kind in "fM",
-        is_time=is_time,
+        **facts,
+        chunks=tuple(stored) if stored is not None and len(stored) == array.ndim else facts["shape"],
         attributes=array.encoding | array.attrs,
         can_travel=False,
+        fill=fill if is_doubtful else None,
         array=array,
+        marks=marks,
     )
 
 

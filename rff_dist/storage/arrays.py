@@ -173,10 +173,11 @@ def gather_rows(array: zarr.Array[Any], indices: np.ndarray, *, label: str) -> n
         return memory.native(np.asarray(array.oindex[indices]))
 
 
-def read_region(array: zarr.Array[Any], region: tuple[slice, ...], *, label: str) -> np.ndarray:
-    """Equivalent to `array[region]`, in native byte order; raises as `read_rows`."""
+@contextmanager
+def naming_cells(region: tuple[slice, ...], label: str) -> Iterator[None]:
+    """Turn a failed read of `array[region]` into an error as of `read_rows`, which names the cells."""
     try:
-        return memory.native(np.asarray(array[region]))
+        yield
     except MemoryError:
         raise
     except Exception as error:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import colorsys
 import logging
-import struct
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,16 +14,17 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import ZstdCodec
 
-from rff_dist.data import blocks, columns, grids
+from rff_dist import lazy
+from rff_dist.data import blocks, columns, grids, xarrays
 from rff_dist.data.labelled import GroupedDataset
-from rff_dist.errors import InvalidParameterError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, documents, groups, locations, output_places
 from rff_dist.storage.outputs import Layout, StagedOutput
 from rff_dist.typing import PathLike
 
 _log = logging.getLogger(__name__)
 # How values are stored; a result has its own.
-_PACKING = {"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype"}
+_PACKING = {"scale_factor", "add_offset", "_Unsigned", "dtype"}
 _PACKING |= {"_ARRAY_DIMENSIONS", "valid_min", "valid_max", "valid_range", "actual_range"}
 _PACKING |= {"flag_values", "flag_meanings", "flag_colors"}
 NAMES = {"predictions": "prediction", "standard_deviations": "std", "X": "component"}
@@ -40,16 +40,13 @@ class StoredVariable(grids.Variable):
     """A variable in a Zarr group, made by `open_variable`. It pickles as its group and name.
 
     `header`: its checked metadata.
-    `missing`: stored values that mean a missing cell.
-    `packing`: what stored values are multiplied by, and what is added then; None for the values themselves.
+    `cells`: a Variable of xarray, which decodes what is read.
     """
 
     group: groups.StoredGroup
     missing_chunks: str
-    array: zarr.Array[Any]
     header: arrays.Header
-    missing: tuple[Any, ...]
-    packing: tuple[float, float] | None
+    cells: Any
 
     def read(self, region: grids.Slices) -> NDArray[Any]:
         """Return the values of a region, NaN where they are missing.
@@ -57,18 +54,11 @@ class StoredVariable(grids.Variable):
         Raises StorageError if they cannot be read; IntegrityError if bytes are damaged.
         """
         try:
-            stored = arrays.read_region(self.array, region, label=self.group.label(self.name))
+            with arrays.naming_cells(region, self.group.label(self.name)):
+                return xarrays.values_of(self.cells, region)
         except StorageError:
             self.check_unchanged()
             raise
-        if self.attributes.get("_Unsigned") == "true":
-            stored = stored.view(f"u{stored.dtype.itemsize}")
-        values = stored.astype(self.dtype)
-        if self.packing is not None:
-            values = values * self.packing[0] + self.packing[1]
-        if self.missing:
-            values[np.isin(stored, np.array(self.missing, stored.dtype))] = np.nan
-        return values
 
     def check_unchanged(self) -> None:
         self.group.check_unchanged()
@@ -101,52 +91,69 @@ def open_variable(group: groups.StoredGroup, name: str, missing_chunks: str = "e
             f"{group.label(name)} has the dimensions {dims}; expected a name for each of "
             f"{len(header.shape)}. Write it with xarray, or give `dimension_names`"
         )
-    known = [key for key in ("_FillValue", "missing_value") if key in attributes]
-    missing = [_filled(attributes[key], header.dtype) for key in known]
-    if header.zarr_format == 2 and array.fill_value is not None:  # there it is CF's, for xarray too
-        missing.append(array.fill_value)
-    missing = [value for value in np.ravel(missing).tolist() if value == value]  # NaN is missing in any case
-    units, is_time = str(attributes.get("units", "")), False
-    scale, offset = float(attributes.get("scale_factor", 1.0)), float(attributes.get("add_offset", 0.0))
-    if " since " in units:
-        factor, epoch = grids.days_since_1970(units, attributes.get("calendar", "standard"), name)
-        scale, offset, is_time = scale * factor, offset * factor + epoch, True
-    fill = array.fill_value
-    if fill is not None and (fill != fill or fill in missing):
+    plain = grids.marks_of(attributes, header.dtype)
+    fill: Any = array.fill_value
+    # In format 2 the fill value is CF's, for xarray too. In format 3 there must be one, by default 0.
+    means_missing = fill is not None and (header.zarr_format == 2 or fill != 0)
+    marks = grids.marks_of(attributes, header.dtype, *([fill] if means_missing else []))
+    is_doubtful = len(marks) > len(plain) and (header.zarr_format == 3 or fill == 0)
+    if fill is not None and (fill != fill or fill in marks):
         array = arrays.require_chunks(array, "fill")
-    packing = None if (scale, offset) == (1.0, 0.0) and not is_time else (scale, offset)
-    # which keeps all digits
-    small = header.dtype.itemsize <= (4 if header.dtype.kind == "f" else 2) and packing is None
+    cells = _decoded(name, array, dims, attributes, marks)
     return StoredVariable(
-        name=name,
-        dims=tuple(dims),
-        shape=header.shape,
+        **xarrays.facts_of(name, cells),
         chunks=header.shards or header.chunks,
-        dtype=np.dtype(np.float32 if small else np.float64),
-        may_miss=header.dtype.kind == "f" or bool(missing),
-        is_time=is_time,
         attributes=attributes,
         can_travel=group.url is not None and group.process is None,
+        fill=fill if is_doubtful else None,
         group=group,
         missing_chunks=missing_chunks,
-        array=array,
         header=header,
-        missing=tuple(missing),
-        packing=packing,
+        cells=cells,
     )
+
+
+def _decoded(
+    name: str,
+    array: zarr.Array[Any],
+    dims: Sequence[str],
+    attributes: Mapping[str, Any],
+    marks: NDArray[Any],
+) -> Any:
+    """Return an array as a Variable of xarray, which decodes by the CF conventions what is read.
+
+    `marks`: stored values that mean a missing cell.
+    Raises DataError if the attributes are not understood.
+    """
+    xarray = lazy.require("xarray", "grids are decoded by the package xarray", "xarray")
+    from xarray.backends.zarr import ZarrArrayWrapper
+    from xarray.core.indexing import LazilyIndexedArray
+
+    # xarray does not take each form in which programs write these
+    known = {key: value for key, value in attributes.items() if not grids.MARKS.fullmatch(key)}
+    for key in {"scale_factor", "add_offset"} & known.keys():
+        known[key] = float(np.ravel(known[key])[0])
+    sign = {"true": "u", "false": "i"}.get(str(known.get("_Unsigned")))
+    if sign and marks.dtype.kind in "iu":
+        unpacked = np.dtype(f"{sign}{marks.itemsize}")
+        marks = np.concatenate([marks.view(unpacked), grids.marks_of(attributes, unpacked)])
+    if marks.size:
+        known["missing_value"] = marks
+    cells = LazilyIndexedArray(ZarrArrayWrapper(array))  # type: ignore[no-untyped-call]
+    stored = xarray.Variable(dims, cells, known)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", xarray.SerializationWarning)  # of several marks
+            return xarray.conventions.decode_cf_variable(name, stored, decode_timedelta=False)
+    except ValueError as error:
+        raise DataError(
+            f"{name!r} cannot be decoded: {locations.explain(error)}. Convert it first, times of another "
+            "calendar with xarray's `convert_calendar`"
+        ) from error
 
 
 def _dims(array: zarr.Array[Any]) -> Any:
     return getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
-
-
-def _filled(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value of attributes; xarray stores those of floats as base64."""
-    if isinstance(value, str) and value not in ("NaN", "nan"):
-        if dtype.kind == "f":
-            return struct.unpack("<d", base64.b64decode(value))[0]
-        return int(value)
-    return float(value) if isinstance(value, str) else value
 
 
 def open_grid(
@@ -291,7 +298,9 @@ class GridOutput(StagedOutput):
 
     def _is_written(self, block: blocks.Block) -> bool:
         for array in self._open():
-            read = arrays.read_region(array, self._piece(block)[1], label=array.name)
+            region = self._piece(block)[1]
+            with arrays.naming_cells(region, array.name):
+                read = np.asarray(array[region])
             missing = np.isnan(read) if read.dtype.kind == "f" else read == array.fill_value
             if read.size - np.count_nonzero(missing) != block.n_samples:
                 return False
@@ -450,7 +459,8 @@ def _attributes(
     """Return the attributes of a result: of the target, and those that place it on the earth."""
     places = {k: v for k, v in reference.attributes.items() if k in ("grid_mapping", "coordinates")}
     if name == "prediction":
-        return places | {key: value for key, value in target.items() if key not in _PACKING}
+        kept = {key for key in target.keys() - _PACKING if not grids.MARKS.fullmatch(key)}
+        return places | {key: value for key, value in target.items() if key in kept}
     title = _TITLES.get(name, "").format(target.get("long_name", target_name))
     units = {"units": target["units"]} if title and "units" in target else {}
     return places | units | ({"long_name": title.strip()} if title and target_name else {})

@@ -14,7 +14,7 @@ from rff_dist import RFFPCA, RFFClassifier, RFFKMeans, RFFRidge
 from rff_dist.data import blocks as data_blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
-from rff_dist.data.grids import MAX_CELLS, cut_grid, days_since_1970, reference_of
+from rff_dist.data.grids import MAX_CELLS, cut_grid, reference_of
 from rff_dist.data.xarrays import open_xarray
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
@@ -349,12 +349,14 @@ def test_a_map_and_a_time_give_the_grid_of_the_target(tmp_path, place, cube):
         ("minutes since 1950-05-05 01:02:03.5", "standard"),
     ],
 )
-def test_times_are_those_of_xarray(units, calendar):
-    values = np.array([0.0, 1.5, 400.0])
-    scale, offset = days_since_1970(units, calendar, "t")
+def test_times_are_those_of_xarray(tmp_path, units, calendar):
+    group = zarr.create_group(tmp_path / "t.zarr")
+    attributes, values = {"units": units, "calendar": calendar}, np.array([0.0, 1.5, 400.0])
+    group.create_array("t", data=values, dimension_names=["t"], attributes=attributes)
     decoded = xr.coding.times.decode_cf_datetime(values, units, calendar)
     expected = (decoded - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
-    np.testing.assert_allclose(values * scale + offset, expected, rtol=0, atol=1e-8)
+    found = all_rows(open_dataset(tmp_path / "t.zarr", x=["t.days"], y=None)).X[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8)
 
 
 def test_groups_of_an_xarray_are_those_of_the_cells(cube):
@@ -411,19 +413,20 @@ refused = partial(once, error=DataError)
     ),
     refused(lambda: BY_GROUPS.fit(RAIN, WARMTH, groups=NORTH.drop_vars("lat")[:3]), "groups", "lat", 3, 20),
     refused(lambda: RIDGE.fit(RAIN * np.nan, WARMTH), "rain", "temperature"),
-    refused(partial(days_since_1970, "days since 2000-01-01", "360_day", "t"), "t", "360_day"),
-    refused(partial(days_since_1970, "fortnights since 2000-01-01", "standard", "t"), "t"),
 )
 def test_grids_that_do_not_fit_are_refused(call, error, names):
     with refuses(error, *names):
         call()
 
 
-def test_a_stored_time_of_another_calendar_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("units", "calendar"), [("days since 2000-01-01", "noleap"), ("fortnights since 2000-01-01", "standard")]
+)
+def test_a_stored_time_of_another_calendar_or_unit_is_refused(tmp_path, units, calendar):
     group = zarr.create_group(tmp_path / "c.zarr")
-    units = {"units": "days since 2000-01-01", "calendar": "noleap"}
-    group.create_array("time", data=np.arange(4.0), dimension_names=["time"], attributes=units)
-    with refuses(DataError, "time", "noleap"):
+    attributes = {"units": units, "calendar": calendar}
+    group.create_array("time", data=np.arange(4.0), dimension_names=["time"], attributes=attributes)
+    with refuses(DataError, "time", units, calendar):
         open_dataset(tmp_path / "c.zarr", x=["time"], y=None)
 
 
