@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,14 @@ MANUAL_VARIABLE = "RFF_DIST_MANUAL"
 # The names of results on a grid, by the label of their pass.
 _VARIABLES = {"predict": "prediction", "label": "labels", "project": "components"}
 
+# Parameters of scikit-learn's estimators that have other names here.
+_FOREIGN = {
+    "gamma": "`length_scale` = 1/√(2·gamma) of the gaussian kernel",
+    "degree": "the kernel 'polynomial:degree=3'",
+    "coef0": "the kernel 'polynomial:degree=3,offset=1'",
+    "C": "`alpha` = 1/(2·C)",
+}
+
 
 class RowsEstimator(BaseEstimator, ABC):
     """An estimator whose methods take rows in memory (dense or sparse), stored rows and Dask collections."""
@@ -49,6 +57,11 @@ class RowsEstimator(BaseEstimator, ABC):
     verbose: int = 0
     #: Where the time of the fit and of rows added to it went; None for a loaded model.
     _times: Times | None = None
+
+    def __new__(cls, *_: Any, **parameters: Any) -> Self:
+        for name in sorted(parameters.keys() & _FOREIGN.keys()):
+            raise TypeError(f"{cls.__name__} has no parameter {name!r}; give {_FOREIGN[name]}")
+        return object.__new__(cls)
 
     _doc_link_module = "rff_dist"
 

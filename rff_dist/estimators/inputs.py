@@ -11,12 +11,12 @@ import scipy
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from rff_dist.data import columns, folding, grids, labelled, memory, xarrays
 from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines import protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.estimators.values import validated, validated_weights
 from rff_dist.features import length_scales
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels import base, stationary
@@ -87,9 +87,9 @@ def as_dataset(
         return memory.ArrayDataset(encoded, y, sample_weight)
     if is_in_memory(X):
         if supervised:
-            X, y = validate_data(estimator, X, y, multi_output=True, y_numeric=True, reset=reset, **_CHECKS)
-            return _in_memory(X, np.asarray(y, np.float64), sample_weight)
-        return _in_memory(validate_data(estimator, X, reset=reset, **_CHECKS), None, sample_weight)
+            X, y = validated(estimator, X, y, multi_output=True, y_numeric=True, reset=reset, **_CHECKS)
+            return _in_memory(X, y, sample_weight)
+        return _in_memory(validated(estimator, X, reset=reset, **_CHECKS), None, sample_weight)
     if _is_stored(X):
         dataset = stored_dataset(X, y, sample_weight, supervised=supervised)
     elif xarrays.is_xarray(X):
@@ -148,7 +148,9 @@ def as_labelled(
             y = y.read(Block(0, 0, y.n_samples))
         if getattr(getattr(y, "dtype", None), "kind", "") == "T":
             y = np.asarray(y).astype(object)  # scikit-learn does not know NumPy's text of variable width
-        X, y = validate_data(estimator, X, y, reset=reset, **_CHECKS)
+        X, y = validated(estimator, X, y, reset=reset, **_CHECKS)
+        if y.dtype.kind == "O":
+            as_column(y)  # says which label is missing, where scikit-learn says that their type is unknown
         check_classification_targets(y)
         return _in_memory(X, None, sample_weight), as_column(y)
     if xarrays.is_xarray(X):
@@ -228,7 +230,7 @@ def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
 
 def _in_memory(X: Any, y: Any, sample_weight: Any) -> Dataset:
     if sample_weight is not None:
-        sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        sample_weight = validated_weights(sample_weight, X)
     if scipy.sparse.issparse(X):
         return memory.SparseDataset(X, y, sample_weight)
     return memory.ArrayDataset(X, y, sample_weight)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.checks import check_count
 from rff_dist.data import blocks
@@ -18,6 +18,7 @@ from rff_dist.engines.progress import Announcer, Remark
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.estimators import base
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
+from rff_dist.estimators.values import validated, validated_weights
 from rff_dist.features import draw, feature_options, maps
 from rff_dist.kernels.base import Kernel
 from rff_dist.kmeans import exact, starts
@@ -191,7 +192,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         _check_symmetric(gram)
         self._check_size(len(gram))
         self.kernel_ = None
-        weights = _check_sample_weight(sample_weight, gram, dtype=np.float64, ensure_non_negative=True)
+        weights = validated_weights(sample_weight, gram)
         return exact.Similarities(gram, weights)
 
     def _compare(
@@ -347,7 +348,7 @@ def _is_precomputed(kernel: object) -> bool:
 
 
 def _as_gram(estimator: KernelKMeans, X: Any, *, reset: bool) -> FloatArray:
-    gram = validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype=np.float64)
+    gram = validated(estimator, X, reset=reset, accept_sparse="csr", dtype=np.float64)
     return np.asarray(gram.toarray() if hasattr(gram, "toarray") else gram)
 
 

@@ -113,8 +113,19 @@ def _product(part: str, text: str) -> base.Kernel:
 
 def _factor(factor: str, text: str) -> base.Kernel:
     name, colon, rest = factor.partition(":")
+    _refuse_foreign(name.strip())
     kernel = find_by_name(KERNELS, name.strip(), "kernel")
     return kernel(**_parameters(kernel, rest, text)) if colon else kernel()
+
+
+def _refuse_foreign(name: str) -> None:
+    """Raise InvalidParameterError for scikit-learn's names of kernels that have others here."""
+    ours = {
+        "rbf": "'gaussian' with `length_scale` = 1/√(2·gamma)",
+        "poly": "'polynomial:degree=3', of inputs times √gamma, with offset=coef0",
+    }
+    if name in ours:
+        raise InvalidParameterError(f"unknown `kernel` {name!r}; scikit-learn's {name!r} is {ours[name]}")
 
 
 def _parameters(kernel: type[base.Kernel], rest: str, text: str) -> dict[str, Any]:

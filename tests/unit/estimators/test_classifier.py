@@ -365,7 +365,7 @@ def test_rows_are_added_to_a_loaded_classifier_whose_calibration_stays():
     loaded = load_model("memory://partial-classifier").partial_fit(X[200:], y[200:])
     model.partial_fit(X[200:], y[200:])
     save_model(model, "memory://partial-classifier", overwrite=True)
-    assert_array_equal(load_model("memory://partial-classifier").coef_, model.feature_coef_)
+    assert_array_equal(load_model("memory://partial-classifier").feature_coef_, model.feature_coef_)
     assert_array_equal(loaded.feature_coef_, model.feature_coef_)
     first = classifier(**GROWING).fit(X[:200], y[:200])
     assert loaded._calibration == first._calibration

@@ -1,11 +1,15 @@
 """What all estimators refuse, beyond scikit-learn's own checks (test_scikit_learn), and what seeds decide."""
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.feature_selection import RFE, SelectFromModel
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import TimeSeriesSplit
 
 from rff_dist import RFFPCA, Gaussian, KernelKMeans, Linear, RFFKMeans, RFFSampler, TimeFolds
@@ -125,7 +129,7 @@ def outputs(model):
         (X[:, 0], ["Expected 2D array", "1D array"]),
         (X[:0], ["0 sample(s)"]),
         (X[np.newaxis], ["3"]),
-        ([["a"] * 4] * 60, ["string"]),
+        ([["a"] * 4] * 60, ["text"]),
         (with_value(np.nan), ["Input X", "NaN"]),
         (with_value(-np.inf), ["Input X", "infinity"]),
     ],
@@ -140,6 +144,74 @@ def test_bad_rows_are_refused_in_scikit_learns_words_and_leave_the_fit_before(es
             with refuses(ValueError, *named):
                 getattr(model, method)(*([rows, Y] if method == "fit" else [rows]))
     np.testing.assert_array_equal(outputs(model), before)
+
+
+CONTAINERS = {
+    "array": (lambda columns: np.column_stack(list(columns.values())), 1),
+    "pandas": (pd.DataFrame, "'b'"),
+    "polars": (pl.DataFrame, "'b'"),
+    "Arrow": (pa.table, "'b'"),
+    "rows": (lambda columns: [list(row) for row in zip(*columns.values(), strict=True)], 1),
+}
+BAD_VALUES = {
+    "text": (["u"], ["text", "row 7", "'u'", "OneHotEncoder"]),
+    "missing": ([None], ["NaN", "row 7", "SimpleImputer"]),
+    "infinity": ([np.inf], ["infinity", "row 7"]),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_VALUES)
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_value_that_is_no_number_is_named_by_column_and_row_with_a_way_on(container, bad):
+    make, label = CONTAINERS[container]
+    values, named = BAD_VALUES[bad]
+    others = ["1"] if bad == "text" else [1.0]  # texts of numbers are numbers to scikit-learn
+    columns = {"a": [0.5] * 12, "b": others * 7 + values + others * 4}
+    good, rows = make({"a": [0.5, 1.5] * 6, "b": [1.0, 2.0, 3.0] * 4}), make(columns)
+    y = np.arange(12.0)
+    for estimator in (ALL["ridge"], ALL["classifier"], ALL["k-means"]):
+        fitted = clone(estimator).fit(good, y % 2)
+        for call in (
+            lambda model=estimator: clone(model).fit(rows, y % 2),
+            lambda model=fitted: model.predict(rows),
+        ):
+            with refuses(DataError, f"column {label}", *named):
+                call()
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "Arrow"])
+def test_dates_are_refused_by_their_column_and_not_taken_as_nanoseconds(make):
+    days = np.arange("2020-01-01", "2020-01-13", dtype="datetime64[D]").astype("datetime64[ns]")
+    with refuses(DataError, "column 'when'", "dates", "dt.days"):
+        clone(ALL["ridge"]).fit(make({"x": np.arange(12.0), "when": days}), np.arange(12.0))
+    for rows, y in ((days[:, np.newaxis], np.arange(12.0)), (X[:12], days)):
+        with refuses(DataError, "dates", "dt.days"):
+            clone(ALL["ridge"]).fit(rows, y)
+
+
+def test_targets_and_weights_that_are_no_numbers_are_named_by_row():
+    bad = {
+        "y contains NaN: row 5": {"y": np.where(np.arange(60) == 5, np.nan, Y)},
+        "y contains text: row 0": {"y": ["yes", "no"] * 30},
+        "sample_weight contains text: row 0": {"y": Y, "sample_weight": ["a"] * 60},
+        "sample_weight contains NaN: row 3": {"y": Y, "sample_weight": [1.0, 1, 1, np.nan] * 15},
+    }
+    for named, given in bad.items():
+        with refuses(DataError, named):
+            clone(ALL["ridge"]).fit(X, **given)
+    with refuses(DataError, "row 1"):
+        clone(ALL["classifier"]).fit(X, ["a", None] * 30)
+
+
+@pytest.mark.parametrize("estimator", [type(model) for model in ALL.values()], ids=ALL)
+def test_scikit_learns_words_for_kernels_get_ours_as_an_answer(estimator):
+    with refuses(TypeError, "gamma", "length_scale"):
+        estimator(gamma=0.5)
+    with refuses(InvalidParameterError, "rbf", "gaussian", "length_scale"):
+        estimator(kernel="rbf").fit(X, Y)
+    # the answer that both messages give
+    gamma, K = 0.5, rbf_kernel(X[:9], gamma=0.5)
+    assert_allclose(Gaussian(1 / np.sqrt(2 * gamma))(X[:9]), K)
 
 
 @pytest.mark.parametrize(

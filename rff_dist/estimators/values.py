@@ -1,0 +1,103 @@
+"""scikit-learn's checks of rows in memory; what they refuse is named by column and row."""
+
+from collections.abc import Iterator
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+import scipy
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from rff_dist.errors import DataError, NotFiniteError
+
+# What to do about values of X, y and weights.
+_MISSING = {
+    "X": "fill such values, for example by sklearn.impute.SimpleImputer in a pipeline, or drop the rows"
+}
+_TEXT = {
+    "X": "Encode texts, for example by sklearn.preprocessing.OneHotEncoder in a pipeline, or read the table "
+    "with `rff-dist ingest`",
+    "y": "For classes take RFFClassifier",
+}
+_DATES = "Turn dates into days first, such as (dates - dates.min()).dt.days of a pandas column"
+
+
+def validated(estimator: Any, X: Any, y: Any = "no_validation", **checks: Any) -> Any:
+    """Return X, or X and y, as `sklearn.utils.validation.validate_data` does.
+
+    Raises DataError if a value is no finite number, with its column and row; ValueError as scikit-learn does
+      if shapes do not fit.
+    """
+    numbers = {"X": X, "y": y} if checks.get("y_numeric") and y is not None else {"X": X}
+    for name, values in numbers.items():
+        _refuse_dates(name, values)
+    try:
+        checked = validate_data(estimator, X, y, **checks)
+        return (checked[0], np.asarray(checked[1], np.float64)) if "y" in numbers else checked
+    except (TypeError, ValueError):
+        for name, values in numbers.items():
+            _refuse_others(name, values)
+        raise
+
+
+def validated_weights(sample_weight: Any, X: Any) -> Any:
+    """Return weights of rows in float64; raises DataError if one is no finite number, with its row."""
+    try:
+        return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    except (TypeError, ValueError):
+        _refuse_others("sample_weight", sample_weight)
+        raise
+
+
+def _columns(values: Any) -> Iterator[tuple[object, Any]]:
+    """Yield each column's name or number, and its values; those of a vector have none."""
+    names = getattr(values, "column_names", getattr(values, "columns", None))
+    if names is None:
+        array = np.asarray(values)
+        yield from enumerate(array.T) if array.ndim == 2 else [(None, array)]
+    elif hasattr(values, "iloc"):  # of pandas, whose columns may share a name
+        yield from ((label, values.iloc[:, i]) for i, label in enumerate(names))
+    else:
+        yield from ((label, values[label]) for label in names)
+
+
+def _refuse_dates(name: str, values: Any) -> None:
+    """Raise DataError for dates, which scikit-learn takes as nanoseconds."""
+    if scipy.sparse.issparse(values):
+        return
+    for label, column in _columns(values):
+        first = np.asarray(column[:1])
+        if first.dtype.kind in "Mm" or isinstance(next(iter(first), None), date | timedelta):
+            where = "" if label is None else f": column {label!r}"
+            raise DataError(f"Input {name} contains dates{where}; expected numbers. {_DATES}")
+
+
+def _refuse_others(name: str, values: Any) -> None:
+    """Raise DataError for the first value that is no finite number, if there is one."""
+    if scipy.sparse.issparse(values):
+        cells = values.tocoo()
+        for row, column, value in zip(cells.row, cells.col, cells.data, strict=True):
+            _refuse_value(name, value, row, column)
+        return
+    for label, column in _columns(values):
+        array = np.asarray(column)
+        is_numeric = array.dtype.kind in "buifc"
+        for row in np.flatnonzero(~np.isfinite(array)) if is_numeric else range(len(array)):
+            _refuse_value(name, array[row], int(row), label)
+
+
+def _refuse_value(name: str, value: Any, row: int, column: object) -> None:
+    """Raise DataError for a missing or infinite value, a text or a date."""
+    where = f"row {row:_}" if column is None else f"row {row:_}, column {column!r}"
+    # missing values of Python and of pandas
+    is_missing = value is None or type(value).__name__ in ("NAType", "NaTType")
+    try:
+        number = np.nan if is_missing else float(value)
+    except (TypeError, ValueError):
+        if not isinstance(value, str):
+            return  # scikit-learn has words for all else
+        problem = f"Input {name} contains text: {where} holds {value[:40]!r}; expected numbers"
+        raise DataError(". ".join(filter(None, [problem, _TEXT.get(name)]))) from None
+    if not np.isfinite(number):
+        what, advice = "NaN" if np.isnan(number) else "infinity", _MISSING.get(name, "fill or drop such rows")
+        raise NotFiniteError(f"Input {name} contains {what}: {where}; {advice}")
