@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +11,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, Transfor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.checks import check_count
+from rff_dist.checks import check_count, check_name
 from rff_dist.data import blocks
 from rff_dist.engines import protocol
 from rff_dist.engines.clock import Clock
@@ -20,8 +21,11 @@ from rff_dist.estimators import base
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
 from rff_dist.estimators.values import validated, validated_weights
 from rff_dist.features import draw, feature_options, maps
+from rff_dist.fields import values_of
+from rff_dist.fitting.prepare import prepare
 from rff_dist.kernels.base import Kernel
-from rff_dist.kmeans import exact, starts
+from rff_dist.kmeans import exact
+from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.numerics import machine
 from rff_dist.statistics import inspection
 from rff_dist.text import human_bytes, number
@@ -135,26 +139,30 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         PlanError
             If the Gram matrix would need more memory than there is.
         """
-        clock, n_init = Clock(), self._check_parameters()
+        clock = Clock()
+        self._check_parameters()
         seed = draw.seed_from_random_state(self.random_state)
         with self._passes(None, clock) as engine:
             if _is_precomputed(self.kernel):
-                rows = self._precomputed(X, sample_weight)
-                order = np.arange(len(rows.weights))
+                gram, weights = self._precomputed(X, sample_weight)
+                order = np.arange(len(gram))
             else:
-                rows, order = self._compare(X, sample_weight, seed, engine)
-            Announcer(engine.observers)(Remark("cluster", f"{len(order):,} rows, {n_init} starts"))
-            if isinstance(self.init, str):
-                kept = exact.cluster(rows, self.n_clusters, n_init=n_init, max_iter=self.max_iter, seed=seed)
-            else:
-                labels = self._labels_to_begin_with(rows, order)
-                kept = exact.improve(rows, labels, n_clusters=self.n_clusters, max_iter=self.max_iter)
+                gram, weights, order = self._compare(X, sample_weight, seed, engine)
+            starts = self._starts(gram, weights, order, seed)
+            Announcer(engine.observers)(Remark("cluster", f"{len(order):,} rows, {len(starts)} starts"))
+            limits = values_of(self, "n_clusters", "max_iter")
+            kept = exact.cluster(gram, weights, starts[0], **limits)
+            for labels in starts[1:]:
+                other = exact.cluster(gram, weights, labels, **limits)
+                if other.inertia < kept.inertia * (1.0 - exact.EQUAL):
+                    kept = other
         self._centres = kept.centres
         self.labels_ = np.empty(len(order), np.int32)
         # from sorted order back to the order in which the rows came
         self.labels_[order] = kept.labels
-        self.inertia_, self.n_iter_ = kept.inertia, kept.n_iter
+        self.inertia_ = kept.inertia
         self.objectives_ = kept.objectives
+        self.n_iter_ = len(kept.objectives)
         self._n_features_out = self.n_clusters
         moving = f"rows still changed clusters after max_iter={self.max_iter} iterations; raise `max_iter`"
         warn_of_clusters(kept.n_filled, self.n_clusters, "" if kept.converged else moving)
@@ -168,57 +176,56 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             "iterations": f"{self.n_iter_:,}",
         }
 
-    def _check_parameters(self) -> int:
-        """Check what does not depend on the data; return the number of starts."""
+    def _check_parameters(self) -> None:
         for name in ("n_clusters", "max_iter"):
             check_count(getattr(self, name), name)
         inspection.check_standardize(self.standardize)
-        is_array = not isinstance(self.init, str)
-        if not is_array and self.init != "k-means++":
-            raise InvalidParameterError(
-                f"unknown `init` {self.init!r}; expected 'k-means++', row numbers, or labels"
-            )
-        n_init = check_count(starts_of(self.n_init, auto=1 if is_array else N_INIT), "n_init")
-        if n_init > 1 and is_array:
+        n_init = check_count(starts_of(self.n_init, auto=1), "n_init")
+        if isinstance(self.init, str):
+            check_name(self.init, ("k-means++",), "init", also=", row numbers, or labels")
+        elif n_init > 1:
             raise InvalidParameterError(
                 f"`n_init` is {n_init} together with a given `init`, which is one start"
             )
-        return n_init
 
-    def _precomputed(self, X: Any, sample_weight: Any) -> exact.Similarities:
+    def _precomputed(self, X: Any, sample_weight: Any) -> tuple[FloatArray, FloatArray]:
         gram = _as_gram(self, X, reset=True)
         if gram.shape[0] != gram.shape[1]:
             raise DataError(f"a precomputed Gram has shape {gram.shape}; expected a square matrix")
-        _check_symmetric(gram)
+        skew = np.abs(gram - gram.T)
+        row, column = np.unravel_index(skew.argmax(), skew.shape)
+        # some 16 times float32's rounding of the largest entry
+        if skew[row, column] > 1e-6 * np.abs(gram).max():
+            raise DataError(
+                f"a precomputed Gram is not symmetric: k[{row}, {column}] is {gram[row, column]:g} and "
+                f"k[{column}, {row}] {gram[column, row]:g}; give k(x, y) = k(y, x)"
+            )
         self._check_size(len(gram))
         self.kernel_ = None
-        weights = validated_weights(sample_weight, gram)
-        return exact.Similarities(gram, weights)
+        return gram, validated_weights(sample_weight, gram)
 
     def _compare(
         self, X: Any, sample_weight: Any, seed: int, engine: protocol.Engine
-    ) -> tuple[exact.Similarities, IndexArray]:
-        """Return the Gram of the rows in sorted order, and that order."""
+    ) -> tuple[FloatArray, FloatArray, IndexArray]:
+        """Return the Gram and the weights of the rows in sorted order, and that order."""
         feature_options.check_without_targets(self.length_scale)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False).without_targets()
         self._check_size(dataset.n_samples)
-        moments = inspection.inspect(dataset, engine=engine)
-        self._standardizer = inspection.standardizer_for(dataset, moments, self.standardize, engine=engine)
+        prepared = prepare(dataset, standardize=self.standardize, engine=engine)
+        self._standardizer = prepared.standardizer
         kernel.check_columns(dataset.n_features)
-        ranges = inspection.input_range(moments, self._standardizer)
-        seen = draw.Inputs(dataset, self._standardizer, seed, ranges)
-        self.kernel_ = draw.resolve_kernel(seen, kernel, length_scale)
+        self.kernel_ = draw.resolve_kernel(prepared.inputs(seed), kernel, length_scale)
         inputs, weights = _read(dataset, self._standardizer)
         order = np.lexsort(inputs.T[::-1])  # so that starts do not depend on the order of the rows
         self._rows = inputs[order]
         gram = np.empty((len(inputs), len(inputs)))
         for strip, values in self._strips(self._rows):
             gram[strip] = values
-        return exact.Similarities(gram, weights[order]), order
+        return gram, weights[order], order
 
     def _check_size(self, n_samples: int) -> None:
-        starts.check_enough(n_samples, self.n_clusters)
+        kmeans_starts.check_enough(n_samples, self.n_clusters)
         needed, limit = 8 * n_samples**2, machine.available_memory()
         if needed > limit:
             raise PlanError(
@@ -239,27 +246,31 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
                 )
             yield strip, values
 
-    def _labels_to_begin_with(self, rows: exact.Similarities, order: IndexArray) -> IndexArray:
+    def _starts(
+        self, gram: FloatArray, weights: FloatArray, order: IndexArray, seed: int
+    ) -> list[IndexArray]:
+        """Return the first labels of each start."""
+        if isinstance(self.init, str):
+            n_init = starts_of(self.n_init, auto=N_INIT)
+            choose = partial(exact.choose_rows, gram, weights, self.n_clusters, seed=seed)
+            return [exact.labels_from_rows(gram, choose(start=start)) for start in range(n_init)]
         init = np.asarray(self.init)
-        n_samples = len(order)
         as_rows = init.shape == (self.n_clusters,)
-        if not (as_rows or init.shape == (n_samples,)) or init.dtype.kind not in "iu":
+        limit = len(order) if as_rows else self.n_clusters
+        if not (as_rows or init.shape == order.shape) or init.dtype.kind not in "iu":
             raise InvalidParameterError(
                 f"`init` has shape {init.shape} and dtype {init.dtype}; expected 'k-means++', the numbers "
-                f"of n_clusters={self.n_clusters} rows, or labels of all {n_samples} rows"
+                f"of n_clusters={self.n_clusters} rows, or labels of all {len(order)} rows"
             )
-        limit = n_samples if as_rows else self.n_clusters
         if init.min() < 0 or init.max() >= limit or (as_rows and len(np.unique(init)) < len(init)):
             what = "row numbers, each once," if as_rows else "labels"
             raise InvalidParameterError(
                 f"`init` has values from {init.min()} to {init.max()}; expected {what} from 0 to {limit - 1}"
             )
-        if not as_rows:
-            return init.astype(np.intp)[order]
-        places = np.empty(n_samples, np.intp)
-        # the inverse permutation: where each row went when rows were sorted
-        places[order] = np.arange(n_samples)
-        return exact.labels_from_rows(rows, places[init])
+        if as_rows:
+            # where each row went when rows were sorted
+            return [exact.labels_from_rows(gram, np.argsort(order)[init])]
+        return [init.astype(np.intp)[order]]
 
     def predict(self, X: Any) -> NDArray[np.int32]:
         """Return the cluster of each row, O(n_rows · n_samples · (n_features + n_clusters)).
@@ -283,13 +294,12 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
+        centres = self._centres
         if self.kernel_ is None:
-            return self._centres.nearest(_as_gram(self, X, reset=False)).astype(np.int32)
-        inputs = self._new_rows(X)
-        labels = np.empty(len(inputs), np.int32)
-        for strip, values in self._strips(inputs):
-            labels[strip] = self._centres.nearest(values)
-        return labels
+            return centres.nearest(centres.scores(_as_gram(self, X, reset=False))).astype(np.int32)
+        strips = self._strips(self._new_rows(X))
+        labels = [centres.nearest(centres.scores(values)) for _, values in strips]
+        return np.concatenate(labels).astype(np.int32)
 
     def transform(self, X: Any) -> FloatArray:
         """Return the distances of each row to all centres, shape (n_rows, n_clusters).
@@ -308,11 +318,11 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
                 "the clustered rows do not tell. Use `predict`"
             )
         inputs = self._new_rows(X)
-        distances = np.empty((len(inputs), self.n_clusters))
-        for strip, values in self._strips(inputs):
-            squared = self._centres.distances(values, self.kernel_.diagonal(inputs[strip]))
-            distances[strip] = np.sqrt(squared)
-        return distances
+        squared = [
+            self._centres.scores(values) + self.kernel_.diagonal(inputs[strip])[:, np.newaxis]
+            for strip, values in self._strips(inputs)
+        ]
+        return np.sqrt(np.maximum(np.concatenate(squared), 0.0))
 
     def _new_rows(self, X: Any) -> FloatArray:
         dataset = as_dataset(self, X, reset=False, supervised=False)
@@ -350,22 +360,6 @@ def _is_precomputed(kernel: object) -> bool:
 def _as_gram(estimator: KernelKMeans, X: Any, *, reset: bool) -> FloatArray:
     gram = validated(estimator, X, reset=reset, accept_sparse="csr", dtype=np.float64)
     return np.asarray(gram.toarray() if hasattr(gram, "toarray") else gram)
-
-
-def _check_symmetric(gram: FloatArray) -> None:
-    """Refuse a Gram that is not symmetric up to float32 rounding, a strip of rows at a time."""
-    # some 16 times float32's rounding of the largest entry
-    allowed = 1e-6 * float(max(gram.max(), -gram.min()))
-    step = max(1, _STRIP_BYTES // (8 * len(gram)))
-    for first in range(0, len(gram), step):
-        skew = np.abs(gram[first : first + step] - gram[:, first : first + step].T)
-        if skew.max() > allowed:
-            row, column = np.unravel_index(skew.argmax(), skew.shape)
-            row += first
-            raise DataError(
-                f"a precomputed Gram is not symmetric: k[{row}, {column}] is {gram[row, column]:g} and "
-                f"k[{column}, {row}] {gram[column, row]:g}; give k(x, y) = k(y, x)"
-            )
 
 
 def _read(dataset: blocks.Dataset, standardizer: maps.Standardizer | None) -> tuple[FloatArray, FloatArray]:

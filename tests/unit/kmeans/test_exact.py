@@ -18,7 +18,7 @@ from rff_dist import Gaussian, KernelKMeans, Linear, Min
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.estimators import kernel_kmeans as estimators_module
-from rff_dist.kmeans.exact import Similarities, choose_rows, improve
+from rff_dist.kmeans.exact import choose_rows, cluster
 from tests.refusals import refuses
 
 
@@ -75,31 +75,31 @@ def problems(draw_from):
     X = rng.integers(0, 4, (n_samples, 2)) if draw_from(st.booleans()) else rng.normal(size=(n_samples, 2))
     weights = rng.integers(0, 3, n_samples) + 1.0 * (np.arange(n_samples) == 0)
     labels = rng.integers(0, n_clusters, n_samples)
-    return Similarities(Gaussian(1.0)(X), weights.astype(float)), labels, n_clusters
+    return Gaussian(1.0)(X), weights.astype(float), labels, n_clusters
 
 
 @settings(max_examples=60)
 @given(problem=problems())
 def test_the_objective_never_rises_and_is_the_formulas(problem):
-    rows, labels, n_clusters = problem
-    found = improve(rows, labels, n_clusters=n_clusters, max_iter=100)
+    gram, weights, labels, n_clusters = problem
+    found = cluster(gram, weights, labels, n_clusters=n_clusters, max_iter=100)
     assert found.converged
     # sums of 40 terms of about 1 round by 1e-15 or so
     assert (np.diff(found.objectives) <= 1e-12).all()
-    assert found.objectives[0] <= objective(rows.gram, rows.weights, labels, n_clusters) + 1e-12
-    last = objective(rows.gram, rows.weights, found.labels, n_clusters)
+    assert found.objectives[0] <= objective(gram, weights, labels, n_clusters) + 1e-12
+    last = objective(gram, weights, found.labels, n_clusters)
     assert last == pytest.approx(found.objectives[-1], abs=1e-12)
     assert found.inertia <= last + 1e-12
-    distances = squared_distances(rows.gram, rows.weights, found.labels, n_clusters)
+    distances = squared_distances(gram, weights, found.labels, n_clusters)
     own = distances[np.arange(len(labels)), found.labels]
-    counts = rows.weights > 0
+    counts = weights > 0
     assert (own[counts] <= distances[counts].min(axis=1) + 1e-12).all()  # no row has a nearer centre
 
 
 def test_an_empty_cluster_takes_the_row_farthest_from_its_own_centre():
     x = np.array([[0.0], [1.0], [2.0], [10.0], [-7.5]])
-    rows = Similarities(x @ x.T, np.ones(5))  # mean 1.1: rows 3 and 4 are 8.9 and 8.6 away
-    found = improve(rows, np.zeros(5, np.intp), n_clusters=3, max_iter=10)
+    # mean 1.1: rows 3 and 4 are 8.9 and 8.6 away
+    found = cluster(x @ x.T, np.ones(5), np.zeros(5, np.intp), n_clusters=3, max_iter=10)
     assert_array_equal(found.labels, [0, 0, 0, 1, 2])
     assert found.objectives[0] == pytest.approx(2.0)
 
@@ -190,9 +190,9 @@ def test_given_labels_and_given_rows_are_starts():
 def test_starts_are_drawn_by_squared_distance():
     # two clusters far apart: the second row of a start is in the other one, for any seed
     X = np.concatenate([draw(50) * 1e-3, draw(50) * 1e-3 + 10])
-    rows = Similarities(Linear()(X - X.mean(axis=0)), np.ones(100))
+    gram = Linear()(X - X.mean(axis=0))
     for seed in range(20):
-        first, second = choose_rows(rows, 2, seed=seed)
+        first, second = choose_rows(gram, np.ones(100), 2, seed=seed)
         assert (first < 50) != (second < 50)
 
 
@@ -231,7 +231,7 @@ def test_bad_grams_are_refused():
     with refuses(ValueError, "must contain at least one non-zero"):
         model.fit(gram, sample_weight=np.zeros(20))
     with refuses(DataError, "all sample weights are zero"):
-        improve(Similarities(gram, np.zeros(20)), np.zeros(20, np.intp), n_clusters=2, max_iter=9)
+        cluster(gram, np.zeros(20), np.zeros(20, np.intp), n_clusters=2, max_iter=9)
     with refuses(ValueError, "19 features", "KernelKMeans", "20"):
         model.fit(gram).predict(gram[:, :19])
 
