@@ -20,7 +20,7 @@ from rff_dist.data import blocks, columns, labelled, samples
 from rff_dist.engines import progress, protocol
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.fields import values_of
-from rff_dist.fitting import predicting
+from rff_dist.fitting import parameters, predicting
 from rff_dist.fitting.options import RidgeOptions, is_one_alpha
 from rff_dist.frequencies import uniforms
 from rff_dist.numerics import machine, minimize
@@ -372,7 +372,12 @@ def _described(
         }
     if isinstance(weight, Mapping):
         weight = [float(weight.get(label, 1.0)) for label in classes.tolist()]
+    shared = dict(model.card[parameters.PARAMETERS])
+    for name in ("alpha_per_target", "conformal", "solver"):  # of regressions only
+        shared.pop(name)
+    own = values_of(losses, "loss", "class_weight", "tol", "max_iter")
     return model.with_card(
+        **{parameters.PARAMETERS: {**shared, **parameters.to_card(own)}},
         classifier={
             "loss": losses.loss,
             "calibration": None if calibration is None else asdict(calibration),
@@ -382,7 +387,7 @@ def _described(
             "dtype": classes.dtype.str,
             "class_weight": weight,
             **values_of(losses, "tol", "max_iter"),
-        }
+        },
     )
 
 

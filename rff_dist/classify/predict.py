@@ -17,6 +17,7 @@ from rff_dist.engines import protocol
 from rff_dist.errors import DataError, IntegrityError, SolveError
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import exact_sums
+from rff_dist.recipes import model_rows
 from rff_dist.ridge import models
 from rff_dist.statistics import inspection
 from rff_dist.typing import FloatArray, IntArray
@@ -44,7 +45,7 @@ def evaluate_by_group(
     `model`: a classifier; if it has probabilities, they are judged too.
     Raises DataError if the dataset does not fit the model, or a label is not among the classes.
     """
-    predicting.check_dataset(dataset, model.feature_map, model.card)
+    model_rows.check_dataset(dataset, model.feature_map, model.card)
     judge = partial(judge_rows, calibration=calibration_of(model))
     return inspection.sum_rows(dataset, judge, model.linear, engine=engine, label="evaluate")
 
@@ -120,7 +121,7 @@ def predict(
     Raises DataError if the dataset does not fit the model; SolveError if there are no probabilities;
       StorageError if the output exists and `overwrite` is False, or cannot be written.
     """
-    predicting.check_dataset(dataset, model.feature_map, model.card)
+    model_rows.check_dataset(dataset, model.feature_map, model.card)
     calibration = calibration_of(model)
     if probabilities and calibration is None:
         raise no_probabilities(model)

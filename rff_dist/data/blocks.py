@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Self, final
 
 import numpy as np
@@ -111,6 +112,7 @@ class Dataset(ABC):
     `missing_chunks`: {"error", "fill"}. Whether a chunk that is not in the store is an error, or is filled;
       "error" for rows that are not stored.
     `version`: for a stored dataset that keeps versions: the snapshot that is read; else None.
+    `attributes`: stored next to the arrays; none for rows that are not stored.
     """
 
     url: str | None
@@ -118,6 +120,7 @@ class Dataset(ABC):
     target_names: tuple[str, ...] | None
     missing_chunks: str
     version: str | None
+    attributes: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def column_names(self) -> list[str]:

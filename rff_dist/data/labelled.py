@@ -33,6 +33,7 @@ class ExtendedDataset(blocks.Dataset):
     source: blocks.Dataset
 
     url = _of_source("url")
+    attributes = _of_source("attributes")
     feature_names = _of_source("feature_names")
     missing_chunks = _of_source("missing_chunks")
     version = _of_source("version")

@@ -4,7 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -158,7 +158,8 @@ class RowsEstimator(BaseEstimator, ABC):
         dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
         # lazily, chunk by chunk in Dask's own graph: no pass of an engine is made
         if inputs.is_dask(X):
-            return inputs.map_rows(X, partial(_compute_chunk, compute, state), width=width, dtype=dtype)
+            compute_chunk = partial(_compute_chunk, compute, state)
+            return inputs.map_rows(dataset.X, compute_chunk, width=width, dtype=dtype)
         with inputs.suitable_engine(self.engine, dataset) as engine:
             source = dataset.without_targets()
             values = predicting.rows_in_memory(source, compute, state, engine=engine, label=label)
@@ -227,6 +228,12 @@ class FeatureEstimator(RowsEstimator):
                 kind = type(self).__name__
                 raise AttributeError(f"{kind!r} object has no attribute {name!r} before it is fitted")
             return object.__getattribute__(self, name)
+
+    def _with_names(self, model: Any) -> Any:
+        """Return the model with a frame's column names, which the arrays made of it have lost."""
+        if not hasattr(self, "feature_names_in_"):
+            return model
+        return replace(model, card={**model.card, "feature_names": self.feature_names_in_.tolist()})
 
     def _features(self, n_components: Any) -> dict[str, Any]:
         """Check the parameters that say which features are drawn, and return them as library options."""
@@ -428,12 +435,6 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
             sample_weight_kind=sample_weight_kind or self.sample_weight_kind,
             **values_of(self, "alpha", "effort", "time_limit"),
         )
-
-    def _with_names(self, model: models.RidgeModel) -> models.RidgeModel:
-        """Return the model with a frame's column names, which the arrays made of it have lost."""
-        if not hasattr(self, "feature_names_in_"):
-            return model
-        return model.with_card(feature_names=self.feature_names_in_.tolist())
 
     def _of_scores(
         self, X: Any, finish: Callable[[FloatArray], NDArray[Any]], *, width: int | None, dtype: Any

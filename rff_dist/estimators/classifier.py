@@ -22,6 +22,7 @@ from rff_dist.data import blocks, columns, labelled
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators import base, inputs
+from rff_dist.fitting.options import RidgeOptions
 from rff_dist.numerics import exact_sums
 from rff_dist.ridge import models
 from rff_dist.ridge.fit import refit
@@ -187,8 +188,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     ) -> labelled.LabelledDataset:
         """Fit from scratch, and return the rows; `classes` if some of them may have no rows yet."""
         clock, automatic = Clock(), self.sample_weight_kind == "auto"
-        options = self._options(sample_weight_kind="precision" if automatic else None)
-        losses = classification.LossOptions(self.loss, self.class_weight, self.tol, self.max_iter)
+        options, losses = self._checked_options()
         source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=True)
         with self._passes(source, clock) as engine:
             cv, rows = inputs.as_folds(options, self.cv, source, y, groups)
@@ -201,6 +201,12 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             trained = classification.fit(dataset, options, losses, engine=engine)
         self._keep(self._with_names(trained.model))
         return labelled.LabelledDataset(source, labels, self.classes_, self._factors())
+
+    def _checked_options(self) -> tuple[RidgeOptions, classification.LossOptions]:
+        """Return the parameters as the library takes them; a parameter that was set wrongly fails now."""
+        automatic = self.sample_weight_kind == "auto"
+        options = self._options(sample_weight_kind="precision" if automatic else None)
+        return options, classification.LossOptions(self.loss, self.class_weight, self.tol, self.max_iter)
 
     def _factors(self) -> FloatArray | None:
         """Return the factors of each class's weights that were given by label."""
@@ -255,8 +261,15 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             raise InvalidParameterError(
                 f"`classes` is {list(classes)}; expected {self.classes_.tolist()}, as in the first call"
             )
+        fitted_loss = self._fitted.card["classifier"]["loss"]
+        if self.loss != fitted_loss:
+            raise InvalidParameterError(
+                f"`loss` is {self.loss!r}, but the model was fitted by {fitted_loss!r}, which has other "
+                "coefficients and probabilities; call `fit` with all rows"
+            )
         clock = Clock()
         self._require_sums()
+        self._checked_options()
         source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=False)
         rows = labelled.LabelledDataset(source, labels, self.classes_, self._factors())
         self._add(rows, clock)
@@ -355,7 +368,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         check_is_fitted(self)
         if inputs.is_in_memory(X):
             # scikit-learn's own score also takes labels that no training row had
-            return float(super().score(X, y, sample_weight))
+            return float(super().score(X, inputs.as_labels(y), sample_weight))
         source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=False)
         with inputs.suitable_engine(self.engine, source) as engine:
             dataset = labelled.LabelledDataset(source, labels, self.classes_)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,18 @@ import scipy
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
 
 from rff_dist.data import columns, folding, grids, labelled, memory, xarrays
 from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines import protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.estimators.values import validated, validated_weights
+from rff_dist.estimators.values import validated, validated_targets, validated_weights
 from rff_dist.features import length_scales
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels import base, stationary
 from rff_dist.kernels.names import find_kernel
+from rff_dist.recipes import model_rows, recipes
 from rff_dist.ridge.choices import needs_folds
 from rff_dist.storage import datasets
 from rff_dist.storage.columns import StoredColumn, as_column, fold_by_time, open_column
@@ -51,19 +54,6 @@ def _is_stored(X: object) -> bool:
     return isinstance(X, str | os.PathLike | Dataset) or _is_zarr(X, "Group")
 
 
-def stored_dataset(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> Dataset:
-    """Return a dataset, or the one at a path or URL or in a group.
-
-    `supervised`: whether a group's y is read as targets; a y of text cannot be.
-    Raises DataError if targets or weights are given too.
-    """
-    if y is not None or sample_weight is not None:
-        raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
-    if isinstance(X, Dataset):
-        return X
-    return datasets.open_dataset(X) if supervised else datasets.open_dataset(X, y=None)
-
-
 def as_dataset(
     estimator: BaseEstimator,
     X: Any,
@@ -81,17 +71,22 @@ def as_dataset(
     `supervised`: whether targets are needed.
     Raises DataError if the data do not fit, or y is given twice or not at all.
     """
-    # before scikit-learn's checks, which refuse the text columns that the recipe encodes
-    if not reset and (encoded := _by_recipe(estimator, X)) is not None:
-        y = np.asarray(y, np.float64) if supervised and y is not None else None
-        return memory.ArrayDataset(encoded, y, sample_weight)
+    given = X = recipes.as_table(X)
+    # before scikit-learn's checks, which refuse the text columns that a recipe encodes
+    X = X if reset else encoded(estimator, X)
     if is_in_memory(X):
+        if X is not given:  # an array, whose columns the recipe has checked
+            return _in_memory(X, validated_targets(estimator, y) if supervised else None, sample_weight)
         if supervised:
             X, y = validated(estimator, X, y, multi_output=True, y_numeric=True, reset=reset, **_CHECKS)
             return _in_memory(X, y, sample_weight)
         return _in_memory(validated(estimator, X, reset=reset, **_CHECKS), None, sample_weight)
     if _is_stored(X):
-        dataset = stored_dataset(X, y, sample_weight, supervised=supervised)
+        if y is not None or sample_weight is not None:
+            raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
+        dataset = X
+        if not isinstance(X, Dataset):  # a y of text cannot be read as targets
+            dataset = datasets.open_dataset(X) if supervised else datasets.open_dataset(X, y=None)
     elif xarrays.is_xarray(X):
         dataset = xarrays.open_xarray(X, y if supervised else None, sample_weight)
     elif is_dask(X):
@@ -102,29 +97,53 @@ def as_dataset(
         dataset = datasets.dataset_from_arrays(X, y, sample_weight)
     if supervised and dataset.n_targets < 1:
         raise DataError(f"{type(estimator).__name__} requires y to be passed, but the data have none")
-    _check_columns(estimator, dataset, reset=reset)
+    # other rows than these are encoded by now, or hold inputs
+    is_encoded = not (_is_stored(X) or xarrays.is_xarray(X))
+    _check_columns(estimator, dataset, reset=reset, is_encoded=is_encoded)
     return dataset
 
 
-def _by_recipe(estimator: BaseEstimator, X: Any) -> NDArray[Any] | None:
-    """Encode a frame or an Arrow table by the recipe of a loaded model.
+def _card_of(estimator: BaseEstimator) -> Mapping[str, Any]:
+    # principal components have no card
+    return getattr(vars(estimator).get("_fitted"), "card", {})
 
-    A model that was stored as a pipeline also takes arrays, if the pipeline took them. Returns None if the
-    model has no recipe, or X holds its inputs already.
 
-    Raises DataError if X lacks columns, or they hold other types of values.
+def encoded(estimator: BaseEstimator, X: Any) -> Any:
+    """Return what the recipe of a loaded model makes of X; X itself if it holds inputs already.
+
+    Frames and tables with the columns that the recipe reads are encoded, whatever the names of its inputs. A
+    pipeline's transformer takes arrays too, as it did in the pipeline. Stored rows and grids are not encoded:
+    `_check_columns` refuses those that need it.
+
+    Raises DataError if X lacks columns, they hold other types of values, or X does not say what it holds.
     """
+    recipe = recipes.recipe_of(_card_of(estimator))
+    if recipe is None or _is_stored(X) or xarrays.is_xarray(X):
+        return X
+    # tables of Arrow call their values columns
     names = getattr(X, "column_names", getattr(X, "columns", None))
-    model = vars(estimator).get("_fitted")
-    card: Mapping[str, Any] = getattr(model, "card", {})  # principal components have no card
-    if "recipe" not in card or not is_in_memory(X):
-        return None
-    from rff_dist.recipes.recipes import encode_table, recipe_of
+    if recipe.are_inputs(names):
+        return X
+    width = len(recipe.names)
+    if names is None and recipe.transformer is None:
+        n_columns = X.shape[1] if getattr(X, "ndim", 1) == 2 else len(recipe.inputs)
+        if recipe.is_plain or n_columns == width != len(recipe.inputs):
+            return X
+    if names is None and (recipe.transformer is None or _is_zarr(X)):
+        raise DataError(f"X is a {type(X).__name__}, whose rows {model_rows.refusal_of(recipe)}")
+    if not is_dask(X):
+        return recipes.encode_table(recipe, X)
+    if names is None:
+        encode = partial(recipes.encode_table, recipe)
+        return map_rows(X.rechunk({1: -1}), encode, width=width, dtype=np.float64)
+    frame = type(X._meta)
+    return X.map_partitions(_encode_part, recipe, meta=frame(np.empty((0, width)), columns=recipe.names))
 
-    recipe = recipe_of(card)
-    if recipe is None or (recipe.transformer is None if names is None else list(names) == recipe.names):
-        return None
-    return encode_table(recipe, X)
+
+def _encode_part(part: Any, recipe: recipes.Recipe) -> Any:
+    """Encode a partition of a Dask frame, to a frame of the same kind."""
+    values = recipes.encode_table(recipe, part) if len(part) else np.empty((0, len(recipe.names)))
+    return type(part)(values, columns=recipe.names, index=part.index)
 
 
 def as_labelled(
@@ -144,11 +163,13 @@ def as_labelled(
     if y is None and not _is_stored(X):
         raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
     if is_in_memory(X):
-        if isinstance(y, columns.MemoryColumn | StoredColumn):
-            y = y.read(Block(0, 0, y.n_samples))
-        if getattr(getattr(y, "dtype", None), "kind", "") == "T":
-            y = np.asarray(y).astype(object)  # scikit-learn does not know NumPy's text of variable width
-        X, y = validated(estimator, X, y, reset=reset, **_CHECKS)
+        y = as_labels(y)
+        given = X = recipes.as_table(X)
+        X = X if reset else encoded(estimator, X)
+        if X is given:
+            X, y = validated(estimator, X, y, reset=reset, **_CHECKS)
+        else:
+            y = column_or_1d(y, warn=True)
         if y.dtype.kind == "O":
             as_column(y)  # says which label is missing, where scikit-learn says that their type is unknown
         check_classification_targets(y)
@@ -159,6 +180,13 @@ def as_labelled(
     labels = _labels_of(estimator, dataset, y) if _is_stored(X) else as_column(y)
     memory.require_rows({"X": dataset.n_samples, "y": labels.n_samples})
     return dataset.without_targets(), labels
+
+
+def as_labels(y: Any) -> Any:
+    """Return labels in memory as scikit-learn takes them, which lacks NumPy's text of variable width."""
+    if isinstance(y, columns.MemoryColumn | StoredColumn):
+        y = y.read(Block(0, 0, y.n_samples))
+    return np.asarray(y).astype(object) if getattr(getattr(y, "dtype", None), "kind", "") == "T" else y
 
 
 def with_groups(dataset: Dataset, groups: Any) -> Dataset:
@@ -202,7 +230,7 @@ def _named_column(dataset: Dataset, name: str, parameter: str) -> columns.Column
     return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks, version=dataset.version)
 
 
-def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
+def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool, is_encoded: bool) -> None:
     names = dataset.feature_names
     if reset:
         estimator.n_features_in_ = dataset.n_features
@@ -211,8 +239,11 @@ def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
         elif hasattr(estimator, "feature_names_in_"):
             del estimator.feature_names_in_
         return
+    card = _card_of(estimator)
+    recipe = recipes.recipe_of(card)
+    if recipe is not None and not is_encoded:
+        model_rows.check_encoding(dataset, recipe)
     if isinstance(dataset, grids.GridDataset):
-        card = getattr(vars(estimator).get("_fitted"), "card", {})  # principal components have none
         grids.reference_of([card.get("reference", {}), dataset.reference])
     # in scikit-learn's own words, which its conformance tests look for
     if dataset.n_features != estimator.n_features_in_:
@@ -320,18 +351,14 @@ def on_grid(X: Any, dataset: Dataset, values: Any, name: str) -> Any:
 
 
 def map_rows(
-    X: Any, function: Callable[[NDArray[Any]], NDArray[Any]], *, width: int | None, dtype: Any
+    rows: Any, function: Callable[[NDArray[Any]], NDArray[Any]], *, width: int | None, dtype: Any
 ) -> Any:
-    """Apply a function of rows to a Dask collection, lazily.
+    """Apply a function of rows to a Dask array, lazily.
 
-    `X`: dask array or frame of shape (n_samples, n_features).
+    `rows`: of shape (n_samples, n_features), in chunks of whole rows.
     `function`: from (rows, n_features) to (rows, width), or to (rows,) if `width` is None.
     `width`, `dtype`: columns and dtype of the result.
     """
-    # a frame does not know how many rows its partitions have: they are counted
-    rows = X.to_dask_array(lengths=True) if hasattr(X, "to_dask_array") else X
-    if rows.numblocks[1] > 1:  # the function needs whole rows
-        rows = rows.rechunk({1: -1})
     if width is None:
         return rows.map_blocks(function, drop_axis=1, dtype=dtype)
     return rows.map_blocks(function, chunks=(rows.chunks[0], (width,)), dtype=dtype)

@@ -168,7 +168,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             # one label per row: for data out of memory an array of their length would be made unasked
             if inputs.is_in_memory(X):
                 self.labels_ = kmeans_labels.label_in_memory(dataset, clusters, engine=engine)
-        self._keep(clusters)
+        self._keep(self._with_names(clusters))
         moving = f"the centres still moved after max_iter={self.max_iter} passes; raise `max_iter` or `tol`"
         kernel_kmeans.warn_of_clusters(
             clusters.n_filled, clusters.n_clusters, "" if clusters.converged else moving

@@ -108,7 +108,7 @@ def _mirror(model: versions.RegisteredModel) -> None:
 
 def _log(model: kinds.AnyModel, version: versions.Version | None, name: str) -> Any:
     mlflow = _mlflow()
-    chosen = {key: str(value) for key, value in kinds.kind_of(model).chosen(model).items()}
+    chosen = {key: str(value) for key, value in kinds.chosen_of(model).items()}
     mlflow.log_params({**chosen, "n_components": model.feature_map.n_components, "digest": model.digest()})
     if version is not None:
         mlflow.log_param("version", version.number)
@@ -133,7 +133,7 @@ def _mlflow() -> Any:
 
 def _flavour(model: kinds.AnyModel, folder: Path) -> dict[str, Any]:
     """Return MLflow's arguments for a model: its stored form, and the module that reads it."""
-    kinds.kind_of(model).write(model, folder / "model", overwrite=False)
+    kinds.write_any(model, folder / "model")
     recipe = recipes.recipe_of(model.card)
     extra = "[skops]" if recipe is not None and recipe.transformer is not None else ""
     return {

@@ -7,18 +7,22 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.classify import predict
-from rff_dist.data import folding
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators import ridge
 from rff_dist.estimators.classifier import RFFClassifier
 from rff_dist.estimators.kmeans import RFFKMeans
-from rff_dist.features import composed, kinds, maps, nystrom
+from rff_dist.fitting import parameters
 from rff_dist.kmeans import starts
-from rff_dist.models.kinds import KINDS, kind_of, read_any
+from rff_dist.models.kinds import kind_of, read_any, write_any
 from rff_dist.recipes import recipes, transformer
 from rff_dist.ridge import models
 from rff_dist.typing import PathLike
+
+_ESTIMATORS: dict[str, Any] = {
+    "regression": ridge.RFFRidge,
+    "classifier": RFFClassifier,
+    "clusters": RFFKMeans,
+}
 
 
 def save_model(
@@ -70,20 +74,23 @@ def save_model(
     """
     model, recipe = _parts_of(model) if isinstance(model, Pipeline) else (model, None)
     fitted: Any = model
+    facts: dict[str, Any] = {}
     if isinstance(model, RFFKMeans | ridge.RFFRidge | RFFClassifier):
         check_is_fitted(model, "_fitted")
         fitted = model._fitted if isinstance(model, RFFKMeans) else model.model_  # with all rows that came
-    if type(fitted) not in KINDS:
+        own = parameters.to_card(model.get_params(deep=False))
+        facts[parameters.PARAMETERS] = {**fitted.card.get(parameters.PARAMETERS, {}), **own}
+    if not isinstance(fitted, models.RidgeModel | starts.Clusters):
         raise InvalidParameterError(
             f"cannot store a {type(model).__name__}; expected a fitted RFFRidge, RFFClassifier or RFFKMeans, "
             "or a Pipeline that ends with one"
         )
     if recipe is not None:
-        facts = {recipes.RECIPE: recipe.to_dict(), "feature_names": recipe.names}
-        fitted = replace(fitted, card={**fitted.card, **facts})
+        facts |= {recipes.RECIPE: recipe.to_dict(), "feature_names": recipe.names}
+    fitted = replace(fitted, card={**fitted.card, **facts})
     if not statistics and isinstance(fitted, models.RidgeModel):
         fitted = fitted.without_statistics()
-    kind_of(fitted).write(fitted, url, overwrite=overwrite)
+    write_any(fitted, url, overwrite=overwrite)
 
 
 def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
@@ -96,7 +103,7 @@ def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
         pickle, and a VersionError for the format of a newer release.
     """
     model: Any = read_any(url)
-    estimator = _unfitted(model)
+    estimator = _ESTIMATORS[kind_of(model)](**parameters.from_card(model.card))
     estimator._keep(model)
     estimator.n_features_in_ = model.feature_map.n_features
     names = model.card.get("feature_names")
@@ -112,59 +119,3 @@ def _parts_of(pipeline: Pipeline) -> tuple[Any, recipes.Recipe | None]:
         return last, None
     check_is_fitted(last)
     return last, recipes.Recipe([transformer.transformer_of(pipeline[:-1], n_names=last.n_features_in_)])
-
-
-def _unfitted(model: Any) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
-    """Return an estimator for a stored model, with the parameters that the model keeps."""
-    if isinstance(model, starts.Clusters):
-        return RFFKMeans(model.n_clusters, **_features_of(model.feature_map))
-    if "classifier" not in model.card:
-        return ridge.RFFRidge(**_parameters_of(model), alpha_per_target=model.card["alpha_per_target"])
-    facts = model.card["classifier"]
-    weight = facts["class_weight"]
-    if isinstance(weight, list):
-        weight = dict(zip(predict.read_classes(model).tolist(), weight, strict=True))
-    options = {name: facts[name] for name in ("loss", "tol", "max_iter")}
-    return RFFClassifier(class_weight=weight, **options, **_parameters_of(model))
-
-
-def _parameters_of(model: models.RidgeModel) -> dict[str, Any]:
-    """Return the parameters for another fit of the same kind."""
-    card, standardizer = model.card, model.feature_map.standardizer
-    # a kernel of columns that were mapped by the evidence suits no others: another fit chooses both again
-    tuned = standardizer is not None and any(part.slope for part in standardizer.maps)
-    return {
-        **_features_of(model.feature_map),
-        **({"kernel": "auto"} if tuned else {}),
-        "alpha": card["alpha_given"],
-        "cv": folding.folds_from_dict(card["folds"]) if "folds" in card else None,
-        **{name: card[name] for name in ("standardize", "fit_intercept", "sample_weight_kind")},
-    }
-
-
-def _standardize_of(feature_map: maps.FeatureMap) -> bool | str:
-    if feature_map.standardizer is None:
-        return False
-    n_ranked = len(feature_map.standardizer.maps)
-    # "auto" may have come to the same, and a new fit with "rank" then prepares inputs as before
-    if n_ranked == feature_map.n_features:
-        return "rank"
-    return "auto" if n_ranked else True
-
-
-def _features_of(feature_map: maps.FeatureMap) -> dict[str, Any]:
-    """Return the parameters with which another fit draws features of the same kind."""
-    if isinstance(feature_map, composed.PrincipalFeatureMap):
-        parameters = _features_of(feature_map.base.with_standardizer(feature_map.standardizer))
-        normalize = None if feature_map.floor is None else "degree"
-        return {**parameters, "n_principal": feature_map.n_components, "normalize": normalize}
-    spec, kernel = feature_map.spec, kinds.kernel_of(feature_map)
-    return {
-        "kernel": "gaussian" if kernel is None else kernel,
-        "n_components": feature_map.n_components,
-        "features": "nystrom" if isinstance(feature_map, nystrom.NystromFeatureMap) else "fourier",
-        "design": "auto" if spec is None else spec.design.name,
-        "precision": "standard" if spec is None else spec.precision,
-        "standardize": _standardize_of(feature_map),
-        "random_state": None if spec is None else spec.seed,
-    }

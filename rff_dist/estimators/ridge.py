@@ -13,7 +13,7 @@ from rff_dist.data import blocks, columns
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.estimators import base, inputs
-from rff_dist.living.merge import merge
+from rff_dist.living.merge import merge, rows_of
 from rff_dist.ridge import effects
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import fit, refit
@@ -395,7 +395,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
     def _solve_again(self, statistics: ridge_statistics.RidgeStatistics) -> RidgeModel:
         alpha = self._alpha_to_refit()
-        return refit(self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept)
+        again = refit(self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept)
+        return again.with_card(merged=rows_of(self._fitted))  # so that `merge` does not count them twice
 
     @property
     def effects_(self) -> list[effects.Effect]:

@@ -369,7 +369,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
         dtype = np.float32 if dataset.dtype == np.float32 else np.float64
         if inputs.is_dask(X):
             transform = partial(self.feature_map_.transform, dtype=dtype)
-            return inputs.map_rows(X, transform, width=self.feature_map_.n_components, dtype=dtype)
+            return inputs.map_rows(dataset.X, transform, width=self.feature_map_.n_components, dtype=dtype)
         return predicting.transform_in_memory(dataset, self.feature_map_, dtype=dtype)
 
     def __sklearn_tags__(self) -> Any:

@@ -1,13 +1,11 @@
 """Tune kernels on arrays or a dataset: length scales by the evidence, candidates by cross-validation."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from rff_dist.data import blocks, memory
 from rff_dist.engines import clock, protocol, serial
 from rff_dist.estimators import inputs, ridge
 from rff_dist.features import draw, kinds, nystrom
@@ -102,10 +100,7 @@ def tune_length_scales(
     inspection.check_standardize(standardize)
     passes.check_weight_kind(sample_weight_kind)
     chosen = names.find_kernel(kernel)
-    if isinstance(X, blocks.Dataset | str | os.PathLike):
-        dataset = inputs.stored_dataset(X, y, sample_weight)
-    else:
-        dataset = memory.ArrayDataset(X, y, sample_weight)
+    dataset = inputs.as_dataset(ridge.RFFRidge(), X, y, sample_weight, reset=True)
     standardizer = None
     if standardize:
         standardizer = prepare(dataset, standardize=standardize, engine=serial.SerialEngine()).standardizer

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import scipy
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight, _check_y, validate_data
 
 from rff_dist.errors import DataError, NotFiniteError
 
@@ -37,6 +37,18 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **checks: Any) -
     except (TypeError, ValueError):
         for name, values in numbers.items():
             _refuse_others(name, values)
+        raise
+
+
+def validated_targets(estimator: Any, y: Any) -> Any:
+    """Return targets alone in float64, where a recipe has made X; raises as `validated`."""
+    if y is None:
+        raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    _refuse_dates("y", y)
+    try:
+        return np.asarray(_check_y(y, multi_output=True, y_numeric=True, estimator=estimator), np.float64)
+    except (TypeError, ValueError):
+        _refuse_others("y", y)
         raise
 
 

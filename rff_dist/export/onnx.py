@@ -19,7 +19,9 @@ _OPERATORS, _FORMAT = 18, 9  # versions that ONNX Runtime reads since its 1.14 (
 _LABELS: dict[str, tuple[str, type]] = {"U": ("STRING", object), "f": ("DOUBLE", np.float64)}
 
 
-def export_onnx(model: models.RidgeModel, path: PathLike, *, overwrite: bool = False) -> Path:
+def export_onnx(
+    model: models.RidgeModel, path: PathLike, *, encoded: bool = False, overwrite: bool = False
+) -> Path:
     """Write an ONNX graph to a file, whole or not at all.
 
     Its input is `X`, float64 of shape (n_rows, n_features). Its output is `predictions` for a regression; for
@@ -35,7 +37,7 @@ def export_onnx(model: models.RidgeModel, path: PathLike, *, overwrite: bool = F
             f"{place} exists already; export to another file, or replace it with `overwrite`"
         )
     graph = _Graph(onnx)
-    slim = write.describe(model)
+    slim = write.describe(model, encoded=encoded)
     outputs = _outputs(graph, slim)
     inputs = [graph.info("X", onnx.TensorProto.DOUBLE, ["rows", slim.facts["n_features"]])]
     made = onnx.helper.make_graph(graph.nodes, "rff_dist", inputs, outputs, graph.constants)

@@ -44,7 +44,7 @@ class Model:
             return scores
         scores = scores * self.facts["slopes"] + self.facts["offsets"]
         best = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)
-        return np.array(classes)[best]
+        return np.array(classes, self.facts["dtype"])[best]
 
     def _prepared(self, x: Any) -> Any:
         if x.ndim != 2 or x.shape[1] != self.facts["n_features"] or not np.isfinite(x).all():

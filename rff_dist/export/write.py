@@ -15,6 +15,7 @@ from rff_dist.errors import InvalidParameterError, OutputExistsError, StorageErr
 from rff_dist.features import composed, cosines, explicit, nystrom
 from rff_dist.features.maps import FeatureMap
 from rff_dist.products import protocol
+from rff_dist.recipes import recipes
 from rff_dist.ridge import models
 from rff_dist.typing import FloatArray, PathLike
 
@@ -23,11 +24,14 @@ _KERNELS = {
 }  # fmt: skip
 
 
-def export(model: models.RidgeModel, folder: PathLike, *, overwrite: bool = False) -> Path:
+def export(
+    model: models.RidgeModel, folder: PathLike, *, encoded: bool = False, overwrite: bool = False
+) -> Path:
     """Write `model.json`, `inner.npy`, `outer.npy` and `reader.py` to a folder, whole or not at all.
 
+    `encoded`: see `describe`.
     `overwrite`: whether the folder of an earlier export may be replaced.
-    Raises InvalidParameterError if the reader cannot make the model's features; OutputExistsError if the
+    Raises InvalidParameterError as `describe`; OutputExistsError if the
       folder exists; StorageError if it cannot be written.
     """
     place = Path(folder)
@@ -36,7 +40,7 @@ def export(model: models.RidgeModel, folder: PathLike, *, overwrite: bool = Fals
         raise OutputExistsError(
             f"{place} exists already; export to another folder, or replace an older export with `overwrite`"
         )
-    slim = describe(model)
+    slim = describe(model, encoded=encoded)
     temporary = place.with_name(f".{place.name}.partial")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -73,19 +77,30 @@ class Slim:
     facts: dict[str, Any]
 
 
-def describe(model: models.RidgeModel) -> Slim:
+def describe(model: models.RidgeModel, *, encoded: bool) -> Slim:
     """Return what predicting with a model needs.
 
-    Raises InvalidParameterError if other programs cannot make the model's features.
+    `encoded`: whether rows will be given as the model's recipe makes them of a table's. Readers apply none.
+    Raises InvalidParameterError if other programs cannot make the model's features, or its inputs.
     """
     feature_map, card = model.feature_map, model.card
+    recipe = recipes.recipe_of(card)
+    encoding = "" if recipe is None or recipe.is_plain else recipe.words
+    if encoding and not encoded:
+        raise InvalidParameterError(
+            f"the model reads tables by a recipe, which exports do not apply ({encoding}); expected one of "
+            "plain numbers. Set `encoded` if rows will be given as the recipe makes them, or take "
+            "MLflow's format, which applies it"
+        )
     inner, parts = _inner(feature_map)
     standardizer, n_features = feature_map.standardizer, feature_map.n_features
     calibration = predict.calibration_of(model) if "classifier" in card else None
+    classes = predict.read_classes(model) if "classifier" in card else None
     facts: dict[str, Any] = {
         "format": 1,
         "parts": parts,
         "n_features": n_features,
+        "encoding": encoding,
         "feature_names": card.get("feature_names"),
         "target_names": card.get("target_names"),
         "mean": [0.0] * n_features if standardizer is None else standardizer.mean.tolist(),
@@ -95,7 +110,9 @@ def describe(model: models.RidgeModel) -> Slim:
             for m in (() if standardizer is None else standardizer.maps)
         ],
         "intercept": model.linear.intercept.tolist(),
-        "classes": predict.read_classes(model).tolist() if "classifier" in card else None,
+        "classes": None if classes is None else classes.tolist(),
+        # of numbers: without it, whole numbers beyond 2^63 would lose digits
+        "dtype": None if classes is None or classes.dtype.kind == "O" else classes.dtype.str,
         "slopes": 1.0 if calibration is None else calibration.slope,
         "offsets": 0.0 if calibration is None else list(calibration.intercepts),
         "has_probabilities": calibration is not None,

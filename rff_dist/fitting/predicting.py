@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rff_dist.data.blocks import BlockTask, Dataset, RowParts, Rows
-from rff_dist.data.grids import GridDataset, reference_of
+from rff_dist.data.grids import GridDataset
 from rff_dist.engines import progress, resuming
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError
@@ -172,28 +172,6 @@ def rows_in_memory[S](
 
 def _part_of[S](rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[Any]]) -> RowParts:
     return RowParts.of(rows.block, compute(rows, state))
-
-
-def check_dataset(dataset: Dataset, feature_map: maps.FeatureMap, card: Mapping[str, Any]) -> None:
-    """Check that a dataset has the columns that a model was trained on.
-
-    `card`: of the model; empty if it has none.
-    Raises DataError if it has another number of columns, other names, or another reference system.
-    """
-    if isinstance(dataset, GridDataset):
-        reference_of([card.get("reference", {}), dataset.reference])
-    if dataset.n_features != feature_map.n_features:
-        raise DataError(
-            f"X has {dataset.n_features} features, but the model is expecting "
-            f"{feature_map.n_features} features"
-        )
-    expected = card.get("feature_names")
-    names = dataset.feature_names
-    if expected and names and list(names) != list(expected):
-        raise DataError(
-            f"the columns of X are {list(names)}, but the model was trained on {list(expected)}; "
-            "give the same columns in the same order"
-        )
 
 
 def transform_in_memory(dataset: Dataset, feature_map: maps.FeatureMap, *, dtype: DTypeLike) -> NDArray[Any]:

@@ -97,7 +97,7 @@ def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
     facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
     if dataset.version is not None:
         facts["data_version"] = dataset.version
-        if (name := documents.name_of(attributes_of(dataset))) is not None:
+        if (name := documents.name_of(dataset.attributes)) is not None:
             facts["data_id"] = name
     n_samples = dataset.n_samples
     # versions record digests of those that they only appended to, which need no reading
@@ -105,7 +105,7 @@ def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
     if prefix is not None:
         # an update compares it with the fingerprint of the first rows of data that have grown since
         facts["prefix_fingerprint"] = prefix
-    attributes, reference = attributes_of(dataset), getattr(_innermost(dataset), "reference", {})
+    attributes, reference = dataset.attributes, getattr(_innermost(dataset), "reference", {})
     if reference:
         facts["reference"] = dict(reference)
     if (table := sources.followed_table(attributes)) is not None:
@@ -119,12 +119,6 @@ def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
         if names is not None:
             facts[name] = list(names)
     return facts
-
-
-def attributes_of(dataset: blocks.Dataset) -> Mapping[str, Any]:
-    """Return the attributes stored next to a dataset's arrays; none for a dataset in memory."""
-    attributes: Mapping[str, Any] = getattr(_innermost(dataset), "attributes", {})
-    return attributes
 
 
 def _innermost(dataset: blocks.Dataset) -> blocks.Dataset:

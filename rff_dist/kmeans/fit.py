@@ -19,7 +19,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import PlanError
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fields import values_of
-from rff_dist.fitting import plan, prepare
+from rff_dist.fitting import parameters, plan, prepare
 from rff_dist.kmeans import lloyd_pass
 from rff_dist.kmeans.candidates import ChosenRows, SeedChoice, choose_rows
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
@@ -62,7 +62,13 @@ def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: E
     moments = inspection.inspect(dataset, engine=engine)
     feature_map = draw_features(dataset, space, moments, engine=engine)
     clusters = find_clusters(dataset, feature_map, lloyd, moments=moments, engine=engine)
-    return replace(clusters, card=prepare.describe_dataset(dataset))
+    return replace(clusters, card=describe(dataset, space, lloyd, clusters.n_clusters))
+
+
+def describe(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, n_clusters: int) -> dict[str, Any]:
+    """Return the card of clusters: the facts of the dataset, and the parameters of an `RFFKMeans`."""
+    own = parameters.to_card(space.of_estimator(lloyd, n_clusters))
+    return {**prepare.describe_dataset(dataset), parameters.PARAMETERS: own}
 
 
 def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, engine: Engine) -> FeatureMap:

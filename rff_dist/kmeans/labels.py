@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.composed import PrincipalFeatureMap
 from rff_dist.fitting import predicting
 from rff_dist.kmeans import lloyd_pass, starts
+from rff_dist.recipes import model_rows
 from rff_dist.statistics import inspection
 from rff_dist.storage import outputs
 from rff_dist.typing import FloatArray, IntArray, PathLike
@@ -27,7 +29,7 @@ def label_in_memory(dataset: Dataset, clusters: starts.Clusters, *, engine: Engi
 
     Raises DataError if the dataset does not fit the clusters, or values are not finite.
     """
-    predicting.check_dataset(dataset, clusters.feature_map, clusters.card)
+    model_rows.check_dataset(dataset, clusters.feature_map, clusters.card)
     compute, state = lloyd_pass.label_rows, clusters.state
     return predicting.rows_in_memory(dataset, compute, state, engine=engine, label="label")
 
@@ -37,7 +39,7 @@ def inertia_of(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -
 
     Raises DataError as `label_in_memory`, and if a weight is negative.
     """
-    predicting.check_dataset(dataset, clusters.feature_map, clusters.card)
+    model_rows.check_dataset(dataset, clusters.feature_map, clusters.card)
     moments = inspection.inspect(dataset, engine=engine) if dataset.weighted else None
     job = starts.measure(dataset, clusters.feature_map, moments, engine=engine)
     state = job.centres(clusters.centres[np.newaxis])
@@ -51,7 +53,7 @@ def evaluate(dataset: Dataset, labels: Column, clusters: starts.Clusters, *, eng
     Raises DataError if the dataset does not fit the clusters, there is not one label for each row, or values
       are not finite.
     """
-    predicting.check_dataset(dataset, clusters.feature_map, clusters.card)
+    model_rows.check_dataset(dataset, clusters.feature_map, clusters.card)
     rows = GroupedDataset(dataset.without_targets(), labels)  # known labels travel with rows as groups
     return inspection.sum_rows(rows, _count_rows, clusters.state, engine=engine, label="evaluate")
 
@@ -82,35 +84,14 @@ def write_labels(
       output exists and `overwrite` is False, or cannot be written.
     """
     how: dict[str, Any] = {"distances": distances, "principal": principal, "overwrite": overwrite}
-    with stage_labels(dataset, clusters, url, engine=engine, **how) as staged:
-        staged.publish()
-    return staged.n_samples
+    return stage_labels(
+        dataset, clusters, url, engine=engine, attributes=attributes_of(clusters), **how
+    ).n_samples
 
 
-class StagedLabels:
-    """Labels that have been written but appear only when published; leaving the context discards the others.
-
-    `n_samples`: rows written.
-    """
-
-    def __init__(self, output: outputs.StagedOutput, attributes: dict[str, Any]) -> None:
-        self.n_samples, self._attributes = output.n_samples, attributes
-        self._output: outputs.StagedOutput | None = output
-
-    def publish(self) -> None:
-        """Make the labels appear at their URL; raises StorageError if that fails."""
-        if self._output is not None:
-            self._output.finish(self._attributes)
-            self._output = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Delete the labels if they were not published."""
-        if self._output is not None:
-            self._output.discard()
-            self._output = None
+def attributes_of(clusters: starts.Clusters) -> dict[str, Any]:
+    """Return what is stored with labels about their clusters."""
+    return {"feature_map_digest": clusters.feature_map.digest(), "n_clusters": clusters.n_clusters}
 
 
 def stage_labels(
@@ -122,8 +103,9 @@ def stage_labels(
     distances: bool = False,
     principal: bool = False,
     overwrite: bool = False,
-) -> StagedLabels:
-    """Write labels as `write_labels` does, but do not publish them yet.
+    attributes: Mapping[str, Any] | None = None,
+) -> outputs.StagedOutput:
+    """Write labels as `write_labels` does; without attributes the caller finishes or discards them.
 
     The model that they belong to, say, can be stored before: a reader then finds both or neither.
 
@@ -134,7 +116,7 @@ def stage_labels(
             "`principal` is wanted, but these clusters were not found in principal components; give "
             "`n_principal` when clustering, or leave it out"
         )
-    predicting.check_dataset(dataset, clusters.feature_map, clusters.card)
+    model_rows.check_dataset(dataset, clusters.feature_map, clusters.card)
     dataset = dataset.without_targets()
     fields: list[Any] = [("labels", np.int32)]
     if distances:
@@ -142,7 +124,7 @@ def stage_labels(
     if principal:
         fields.append(("principal", np.float64, (clusters.feature_map.n_components,)))
     dtype = np.dtype(fields)
-    output = predicting.write_output(
+    return predicting.write_output(
         dataset,
         partial(_labelled_rows, dtype=dtype),
         clusters.state,
@@ -152,11 +134,9 @@ def stage_labels(
         url,
         engine=engine,
         label="label",
-        attributes=None,
+        attributes=attributes,
         overwrite=overwrite,
     )
-    attributes = {"feature_map_digest": clusters.feature_map.digest(), "n_clusters": clusters.n_clusters}
-    return StagedLabels(output, attributes)
 
 
 def _labelled_rows(rows: Rows, state: lloyd_pass.Centres, *, dtype: np.dtype[Any]) -> NDArray[Any]:

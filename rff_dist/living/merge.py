@@ -121,6 +121,7 @@ def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
     yield "features", feature_map.kind
     yield "feature_names", card.get("feature_names")
     yield "target_names", card.get("target_names")
+    yield "recipe", card.get("recipe", {}).get("columns")
     yield "n_features", feature_map.n_features
     yield "kernel", None if kernel is None else kernel.to_dict()
     yield "n_components", feature_map.n_components

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from rff_dist.data import blocks
 from rff_dist.data.loads import Load, read_loads
 from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
-from rff_dist.fitting import predicting, prepare
 from rff_dist.living.differences import (
     NO_DIFFERENCES,
     Differences,
@@ -19,6 +18,7 @@ from rff_dist.living.differences import (
     without_rows,
 )
 from rff_dist.living.windows import ALL_ROWS, Window
+from rff_dist.recipes import model_rows
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.storage import documents, locations, repositories
 from rff_dist.text import redact
@@ -169,7 +169,7 @@ def _why_not(model: RidgeModel, dataset: blocks.Dataset, seen: int) -> str:
     """Return why a model cannot follow data that do not begin with the rows that it was trained on."""
     version, n_samples = model.card.get("data_version"), dataset.n_samples
     has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
-    data_id = documents.name_of(prepare.attributes_of(dataset))
+    data_id = documents.name_of(dataset.attributes)
     if version is None or dataset.version is None or model.card.get("data_id") != data_id:
         return (
             f"the model was trained on {seen:_} rows, and {_name(dataset)} {has} (fingerprint "
@@ -199,7 +199,7 @@ def _loads_of(dataset: blocks.Dataset, window: str) -> list[Load]:
             f"`window` is {window!r}, but {_name(dataset)} keeps no versions, which record the rows that "
             "came together; expected a versioned dataset. `rff-dist data convert` makes one"
         )
-    return read_loads(documents.manifest_of(prepare.attributes_of(dataset)), dataset.n_samples)
+    return read_loads(documents.manifest_of(dataset.attributes), dataset.n_samples)
 
 
 def refuse(dataset: blocks.Dataset, rows: NewRows, reason: str) -> list[Refusal]:
@@ -231,7 +231,7 @@ def check_updatable(model: RidgeModel) -> None:
 
 def check_columns(model: RidgeModel, dataset: blocks.Dataset) -> None:
     """Raise DataError unless a dataset has the columns and targets of a model."""
-    predicting.check_dataset(dataset, model.feature_map, model.card)
+    model_rows.check_dataset(dataset, model.feature_map, model.card)
     spec = model.summed.spec
     if (dataset.n_targets, dataset.one_dimensional) != (spec.n_targets, spec.one_dimensional):
         raise DataError(

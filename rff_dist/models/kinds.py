@@ -1,7 +1,6 @@
 """The kinds of stored models, read whatever they are; clusters as JSON and checksummed arrays."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,11 +45,34 @@ def read_any(url: PathLike) -> AnyModel:
       new (VersionError).
     """
     record = records.read_record(url)
-    for kind in KINDS.values():
-        if kind.record == record.kind:
-            return kind.read(record, url)
-    expected = " or ".join(f"a {kind.record!r}" for kind in KINDS.values())
+    if record.kind == models.KIND:
+        return models.model_from(record, url)
+    if record.kind == KIND:
+        return _clusters_from(record, url)
+    expected = f"a {models.KIND!r} or a {KIND!r}"
     raise StorageError(f"{redact(str(url))} holds a {record.kind!r}; expected {expected}")
+
+
+def write_any(model: AnyModel, url: PathLike, *, overwrite: bool = False) -> None:
+    """Store a model of any kind; raises as `write_clusters`."""
+    if isinstance(model, starts.Clusters):
+        write_clusters(model, url, overwrite=overwrite)
+    else:
+        models.write_model(model, url, overwrite=overwrite)
+
+
+def kind_of(model: AnyModel) -> str:
+    """Return "regression", "classifier" or "clusters"."""
+    if isinstance(model, starts.Clusters):
+        return "clusters"
+    return "classifier" if "classifier" in model.card else "regression"
+
+
+def chosen_of(model: AnyModel) -> dict[str, Any]:
+    """Return what the lineage records about a model besides its features."""
+    if isinstance(model, starts.Clusters):
+        return {"n_clusters": model.n_clusters}
+    return {"alpha": model.plain_alpha}
 
 
 def _clusters_from(record: records.Record, url: PathLike) -> starts.Clusters:
@@ -72,44 +94,3 @@ def _clusters_from(record: records.Record, url: PathLike) -> starts.Clusters:
         )
     except KeyError as error:
         raise IntegrityError(f"the clusters at {redact(str(url))} lack {error}; store them again") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How a kind of stored models is read, written and named.
-
-    `record`: the name of the kind in stored records.
-    `read`: makes a model from a record and its URL.
-    `write`: stores a model at a URL.
-    `name`: returns "regression", "classifier" or "clusters" for a model.
-    `chosen`: returns what the lineage records about a model besides its features.
-    """
-
-    record: str
-    read: Callable[[records.Record, PathLike], AnyModel]
-    write: Callable[..., None]
-    name: Callable[[Any], str]
-    chosen: Callable[[Any], dict[str, Any]]
-
-
-KINDS: dict[type, Kind] = {
-    models.RidgeModel: Kind(
-        models.KIND,
-        models.model_from,
-        models.write_model,
-        lambda model: "classifier" if "classifier" in model.card else "regression",
-        lambda model: {"alpha": model.plain_alpha},
-    ),
-    starts.Clusters: Kind(
-        KIND,
-        _clusters_from,
-        write_clusters,
-        lambda _: "clusters",
-        lambda model: {"n_clusters": model.n_clusters},
-    ),
-}
-
-
-def kind_of(model: AnyModel) -> Kind:
-    """Return the kind of a model."""
-    return KINDS[type(model)]

@@ -13,6 +13,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.features import composed, feature_options, maps
 from rff_dist.fitting import plan, predicting, prepare
 from rff_dist.pca import components
+from rff_dist.recipes import model_rows
 from rff_dist.statistics import accumulate, inspection, passes, ridge_statistics
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import short_repr
@@ -180,7 +181,7 @@ def project(
     Raises DataError if the dataset has other columns, or values that are not finite; StorageError if the
       output exists and `overwrite` is False, or cannot be written.
     """
-    predicting.check_dataset(dataset, projection.linear.feature_map, {})
+    model_rows.check_dataset(dataset, projection.linear.feature_map, {})
     rows, n_columns = dataset.without_targets(), projection.n_components
     output = predicting.write_output(
         rows,

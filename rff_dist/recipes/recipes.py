@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -27,17 +29,19 @@ from rff_dist.recipes.tables import (
     listed,
     number_dtype,
     read_type,
+    repeated,
     to_numbers,
     to_text,
 )
 from rff_dist.recipes.transformer import Transformer
+from rff_dist.storage import locations
 from rff_dist.typing import FloatArray, IntArray
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 MISSING = "(missing)"  # the level of missing text, if missing values are filled in
 _FORMAT = 1
 
-_SHOWN_LEVELS = 6
+_SHOWN_LEVELS, _SHOWN_LETTERS = 6, 40
 DATE_PARTS = ("elapsed-days", "year", "month", "day-of-year", "weekday", "hour")
 
 
@@ -138,10 +142,18 @@ class OneHot:
     @property
     def words(self) -> str:
         """What is done, for people."""
-        names = [*self.levels[:_SHOWN_LEVELS], *(["…"] if len(self.levels) > _SHOWN_LEVELS else [])]
+        names = [level[:_SHOWN_LETTERS] for level in self.levels[:_SHOWN_LEVELS]]
+        names += ["…"] if len(self.levels) > _SHOWN_LEVELS else []
         rest = "; one more column for all others" if self.rest else ""
         others = rest + _missing_words(self.n_missing)
         return f"one-hot, {len(self.levels):,} levels: {', '.join(names)}{others}"
+
+    @property
+    def unknown_words(self) -> str:
+        """What an unknown level counts as, for people."""
+        if self.rest:
+            return "rare levels, which share a column"
+        return repr(self.levels[0]) if self._is_binary else "none of the levels"
 
     @property
     def _is_binary(self) -> bool:
@@ -192,6 +204,11 @@ class TargetMeans:
     def words(self) -> str:
         """What is done, for people."""
         return f"the mean target of each of {len(self.levels):,} levels" + _missing_words(self.n_missing)
+
+    @property
+    def unknown_words(self) -> str:
+        """What an unknown level counts as, for people."""
+        return "the mean of all rows"
 
     def encode(
         self, column: pyarrow.Array, tables: FloatArray | None = None, folds: IntArray | None = None
@@ -268,6 +285,22 @@ class Recipe:
         """The transformer of scikit-learn that makes all columns of X, if there is one."""
         first = self.columns[0] if self.columns else None
         return first if isinstance(first, Transformer) else None
+
+    @property
+    def words(self) -> str:
+        """What is done to columns that are not taken as they are, for people."""
+        encoders = [part for part in self.columns if not isinstance(part, Number) or part.words != "as it is"]
+        shown = "; ".join(f"{part.column[:_SHOWN_LETTERS]}: {part.words[:80]}" for part in encoders[:4])
+        return shown + ("; …" if len(encoders) > 4 else "")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether inputs are the columns themselves, in their order, wherever no value is missing."""
+        return all(isinstance(part, Number) and not part.indicator for part in self.columns)
+
+    def are_inputs(self, names: Sequence[str] | None) -> bool:
+        """Return whether columns of these names can only be inputs that the recipe has made."""
+        return names is not None and list(names) == self.names and not set(self.inputs) <= set(self.names)
 
     def read(self, table: Table) -> Table:
         """Return a table whose texts are read as those that the recipe was learned from.
@@ -372,8 +405,9 @@ class Recipe:
 
     def digest(self) -> str:
         """Return the SHA-256 of what is done to the columns."""
-        # notes and files' notations say how a table was read, not what X is made of
-        text = json.dumps(self.to_dict()["columns"], sort_keys=True)
+        # notes, notations and counts say how a table was read and what it held, not what X is made of
+        columns = [{**part, "n_missing": 0} for part in self.to_dict()["columns"]]
+        text = json.dumps(columns, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -391,24 +425,90 @@ def recipe_of(attributes: Mapping[str, Any]) -> Recipe | None:
 def encode_table(recipe: Recipe, table: Any) -> FloatArray:
     """Return the inputs that a recipe makes of a table in memory, of shape (n_rows, n_features).
 
-    `table`: a pyarrow.Table, or a pandas or polars frame; for a transformer whatever it was fitted on.
+    `table`: a pyarrow.Table or RecordBatch, or a pandas or polars frame; for a transformer whatever it was
+      fitted on.
+    Warns of levels that the recipe does not know.
     Raises DataError if a column is missing, or holds another kind of values.
     """
+    table = as_table(table)
     if not isinstance(table, pyarrow.Table):
         if recipe.transformer is not None:
             return recipe.transformer.transform(table)
-        to_arrow = getattr(table, "to_arrow", None)
-        table = pyarrow.Table.from_pandas(table, preserve_index=False) if to_arrow is None else to_arrow()
+        table = _as_arrow(table)
+    if twice := repeated(table.column_names):
+        raise DataError(f"the table has several columns {listed(twice)}; expected one of each name")
     held = Table("the table", table.schema, partial(_rows_of, table), table.num_rows)
     rows = recipe.read(held)
+    unknown = UnknownLevels(recipe)
+    encoded = [np.empty((0, len(recipe.names)))]
     # checked before any batch is read, so that a missing column is reported at once
-    parts = rows.batches(recipe.check(rows.schema, rows.name))
-    return np.concatenate([np.empty((0, len(recipe.names))), *map(recipe.encode, parts)])
+    for batch in rows.batches(recipe.check(rows.schema, rows.name)):
+        encoded.append(recipe.encode(batch))
+        unknown.count(batch)
+    for note in unknown.notes:
+        warnings.warn(note, UserWarning, stacklevel=2)
+    return np.concatenate(encoded)
+
+
+def as_table(rows: Any) -> Any:
+    """Return the frame of a lazy frame of polars, and the table of a batch of Arrow; all else as it is."""
+    if hasattr(rows, "collect_schema") and hasattr(rows, "collect"):
+        return rows.collect()
+    return pyarrow.Table.from_batches([rows]) if type(rows).__name__ == "RecordBatch" else rows
+
+
+def _as_arrow(frame: Any) -> pyarrow.Table:
+    try:
+        if hasattr(frame, "to_arrow"):
+            return frame.to_arrow()
+        return pyarrow.Table.from_pandas(frame, preserve_index=False)
+    except (pyarrow.ArrowException, ValueError, TypeError) as error:
+        raise DataError(
+            f"the {type(frame).__name__} is no table that Arrow can hold: {locations.explain(error)}. "
+            "Expected columns of different names, and one type of value in each"
+        ) from error
 
 
 def _rows_of(table: pyarrow.Table, types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
     for batch in table.select(list(types)).combine_chunks().to_batches():
         yield cast_columns(batch, types, "the table")
+
+
+class UnknownLevels:
+    """Counts of texts that no training row had, which a recipe cannot tell apart."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._encoders = [part for part in recipe.columns if isinstance(part, OneHot | TargetMeans)]
+        self._texts = {part.column: Counter[str]() for part in self._encoders}
+        self._n_rows = 0
+
+    def count(self, batch: pyarrow.RecordBatch) -> None:
+        """Count those of some rows."""
+        self._n_rows += batch.num_rows
+        for encoder in self._encoders:
+            text = to_text(batch.column(encoder.column))
+            is_known = compute.is_in(text, value_set=pyarrow.array(encoder.levels, pyarrow.string()))
+            others = text.filter(compute.invert(is_known)).drop_null()
+            self._texts[encoder.column].update(others.to_pylist())
+
+    @property
+    def notes(self) -> list[str]:
+        """What to tell, for each column with unknown levels."""
+        notes = []
+        for encoder in self._encoders:
+            texts = self._texts[encoder.column]
+            # rare levels share a column, and a recipe does not list them: only if all are such, it is told
+            may_be_rare = isinstance(encoder, OneHot) and encoder.rest and texts.total() < self._n_rows
+            if not texts or may_be_rare:
+                continue
+            shown = ", ".join(f"{text[:_SHOWN_LETTERS]!r} ({n:,})" for text, n in texts.most_common(3))
+            more = ", …" if len(texts) > 3 else ""
+            notes.append(
+                f"{texts.total():,} of {self._n_rows:,} values of the column {encoder.column!r} are levels "
+                f"that the training rows did not have: {shown}{more}. They count as {encoder.unknown_words}; "
+                "correct them, or train again with such rows"
+            )
+        return notes
 
 
 def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:

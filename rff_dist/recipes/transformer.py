@@ -27,10 +27,12 @@ from rff_dist.typing import FloatArray
 if TYPE_CHECKING:
     import pyarrow
 
-#: Types that imputers and feature selection need, beyond those that skops trusts; none runs code it is given.
+#: Types that imputers, splines and selections need, and skops does not trust; none runs code it is given.
 _SELECTION = "sklearn.feature_selection"
 _TRUSTED = [
     "numpy.dtype",
+    *("builtins.object", "numpy.number", "sklearn.compose._column_transformer.make_column_selector"),
+    *("scipy.interpolate._bsplines.BSpline", "scipy.interpolate._bsplines._BSpline"),
     *(f"{_SELECTION}._univariate_selection.{name}" for name in ("chi2", "f_classif", "f_regression")),
     *(f"{_SELECTION}._mutual_info.mutual_info_{name}" for name in ("classif", "regression")),
 ]

@@ -17,6 +17,7 @@ from rff_dist.data import blocks, folding, labelled
 from rff_dist.engines.protocol import Broadcast, Engine
 from rff_dist.features import draw, kinds
 from rff_dist.features.maps import FeatureMap
+from rff_dist.fitting import parameters
 from rff_dist.fitting.options import Alpha, Penalty, RidgeOptions
 from rff_dist.fitting.plan import Machines, check_solver_plan, plan_readings
 from rff_dist.fitting.prepare import Prepared, describe_dataset, prepare
@@ -405,7 +406,14 @@ def conclude(
     trained: Trained, prepared: Prepared, choices: Choices, chosen: first_round.Chosen, budget: Budget
 ) -> Trained:
     """Warn of what may not hold for new rows, and list the candidates that were tried, and left out."""
-    solved, model, dataset = trained.solved, trained.model, prepared.dataset
+    solved, dataset = trained.solved, prepared.dataset
+    own = choices.options.of_estimator
+    if choices.given:
+        feature_map = trained.model.feature_map
+        own |= {"kernel": kinds.kernel_of(feature_map), "length_scale": "auto"}
+        own["n_components"] = feature_map.n_components
+    model = trained.model.with_card(**{parameters.PARAMETERS: parameters.to_card(own)})
+    trained = replace(trained, model=model)
     if budget.limit is not None:
         model = model.with_card(time_limit=budget.limit, untried=budget.untried)
         trained = replace(trained, model=model)
@@ -462,6 +470,15 @@ def _columns_of(prepared: Prepared) -> moments.ColumnMoments:
     return moments.ColumnMoments.of(prepared.moments, frequency_weights=prepared.frequency_weights)
 
 
+#: What a card says of the rows that were summed, their errors and the candidates that met on them: other rows
+#: have others. All else on it holds for every model of the same features.
+_OF_ROWS = {
+    *("data_fingerprint", "data_version", "data_id", "data_table", "prefix_fingerprint"),
+    *("rows_per_block", "summed_by_folds", "n_seen", "left_out", "merged", "window", "update"),
+    *("estimate", "metrics", "candidates", "untried", "time_limit"),
+}  # fmt: skip
+
+
 def refit(
     model: models.RidgeModel,
     statistics: RidgeStatistics,
@@ -475,18 +492,15 @@ def refit(
     None keeps the model's own alpha, or alphas. Held-out scores are kept: they come from fits of fewer rows,
     so that intervals err on the wide side.
     """
-    per_target = model.card.get("alpha_per_target", False)
+    card = {name: value for name, value in model.card.items() if name not in _OF_ROWS}
     if alpha is None:
-        # a list of alphas, one for each target, would be taken for values to choose from
-        chosen = model.alpha if isinstance(model.alpha, float) else model.card.get("alpha_given", "cv")
-        penalty = Penalty(chosen, None, fit_intercept, per_target)
         # nothing is chosen, so that one factorisation per different alpha is all it costs
         solved = solve.solve_with(statistics, model.alpha, fit_intercept=fit_intercept)
+        card["fit_intercept"] = bool(fit_intercept)
     else:
-        penalty = Penalty(alpha, alphas, fit_intercept, per_target)
+        penalty = Penalty(alpha, alphas, fit_intercept, model.card.get("alpha_per_target", False))
         solved = solve.solve(statistics, penalty)
-    names = ("feature_names", "target_names", "folds", "standardize", "chosen_by", "sample_weight_kind")
-    kept = {name: model.card[name] for name in names if name in model.card}
-    card, selection = {**kept, **describe.describe_choices(penalty)}, solved.path() or model.selection
+        card |= describe.describe_choices(penalty)
+    selection = solved.path() or model.selection
     again = models.RidgeModel.from_solution(model.feature_map, statistics, solved.solution, selection, card)
     return replace(again, held_out=model.held_out)

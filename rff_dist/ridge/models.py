@@ -109,7 +109,7 @@ class RidgeModel:
             one_dimensional=one_dimensional,
             statistics=statistics,
             selection=selection,
-            card={**facts, **sums, **card},
+            card={**card, **facts, **sums},
         )
 
     @property

@@ -15,6 +15,7 @@ from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError
 from rff_dist.fitting import evaluation, plan, predicting
+from rff_dist.recipes import model_rows
 from rff_dist.ridge import held_out, uncertainty
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import inspection
@@ -57,7 +58,7 @@ def calibrate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> uncerta
 
 
 def _check_targets(dataset: Dataset, model: RidgeModel) -> None:
-    predicting.check_dataset(dataset, model.feature_map, model.card)
+    model_rows.check_dataset(dataset, model.feature_map, model.card)
     if dataset.n_targets != model.n_targets:
         raise DataError(f"y has {dataset.n_targets} targets, but the model predicts {model.n_targets}")
 
@@ -121,7 +122,7 @@ class _Predicting:
 def _predicting(
     dataset: Dataset, model: RidgeModel, *, std: bool = False, coverage: float | None = None, engine: Engine
 ) -> _Predicting:
-    predicting.check_dataset(dataset, model.feature_map, model.card)
+    model_rows.check_dataset(dataset, model.feature_map, model.card)
     intervals = ["lower", "upper"] if coverage is not None else []
     arrays = ["predictions", *(["standard_deviations"] if std else []), *intervals]
     state = _Predicting(model.linear, arrays, model.one_dimensional)

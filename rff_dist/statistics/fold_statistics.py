@@ -54,8 +54,10 @@ class FoldStatistics:
         """Return the statistics of one fold; raises StatisticsError if it has no rows."""
         part = self.parts[index]
         if part is None:
-            sizes = [0 if other is None else other.n_samples for other in self.parts]
-            problem = f"fold {index} of {self.folds} has no rows (rows per fold: {sizes})"
+            filled = sum(other is not None for other in self.parts)
+            problem = (
+                f"fold {index} of {self.folds} has no rows ({filled} of {len(self.parts)} folds have any)"
+            )
             raise StatisticsError(f"{problem}; use fewer folds, or more groups")
         return part
 

@@ -121,8 +121,8 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> di
     expected, format_version = f"rff_dist {kind}", document.get("format_version")
     if document.get("format") != expected:
         raise IntegrityError(
-            f"{where} has the format {str(document.get('format'))[:80]!r}; expected {expected!r}. Restore it "
-            "from a copy"
+            f"{where} has the format {str(document.get('format'))[:80]!r}; expected {expected!r}. Another "
+            "program or an export wrote it, or it is damaged: give the original, or restore it from a copy"
         )
     if type(format_version) is int and format_version > version:
         by = f", written by rff_dist {document['rff_dist_version']}" if "rff_dist_version" in document else ""

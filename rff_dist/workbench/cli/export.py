@@ -26,6 +26,9 @@ def export(
         "for names that end in .onnx. mlflow: a folder that MLflow serves, for models of any kind; the "
         "server needs this package."
     ),
+    encoded: bool = fields.flag(
+        "Rows will be given as the model's recipe makes them of a table's: numpy and onnx apply no recipe."
+    ),
     overwrite: bool = shell.OVERWRITE,
 ) -> Document:
     """Write a model as two arrays, one JSON document and a reader of 80 lines; as ONNX; or for MLflow.
@@ -35,7 +38,7 @@ def export(
     from rff_dist.text import human_bytes
 
     kind = format or ("onnx" if output.endswith(".onnx") else "numpy")
-    place, digest = _write(kind, model, output, overwrite=overwrite)
+    place, digest = _write(kind, model, output, encoded=encoded, overwrite=overwrite)
     if place.is_dir():
         from rff_dist.workbench.results.readme import model_card
 
@@ -50,7 +53,7 @@ def export(
     return Document(f"wrote {output}", [facts, how], record=record)
 
 
-def _write(kind: str, model: str, output: str, *, overwrite: bool) -> tuple[Path, str]:
+def _write(kind: str, model: str, output: str, *, encoded: bool, overwrite: bool) -> tuple[Path, str]:
     """Write a model, and return its place and its digest."""
     if kind == "mlflow":
         from rff_dist.errors import InvalidParameterError
@@ -61,6 +64,10 @@ def _write(kind: str, model: str, output: str, *, overwrite: bool) -> tuple[Path
             raise InvalidParameterError(
                 "`overwrite` is given, but MLflow's folders are never replaced; leave it out"
             )
+        if encoded:
+            raise InvalidParameterError(
+                "`encoded` is given, but MLflow's format applies the model's recipe; leave it out"
+            )
         return save_mlflow(model, output), read_any(model).digest()
     from rff_dist.export.onnx import export_onnx
     from rff_dist.export.write import export
@@ -68,4 +75,4 @@ def _write(kind: str, model: str, output: str, *, overwrite: bool) -> tuple[Path
 
     regression = read_model(model)
     write = export_onnx if kind == "onnx" else export
-    return write(regression, output, overwrite=overwrite), regression.digest()
+    return write(regression, output, encoded=encoded, overwrite=overwrite), regression.digest()

@@ -12,13 +12,13 @@ from rff_dist import fields
 from rff_dist.data import blocks, columns
 from rff_dist.engines import progress
 from rff_dist.features import kinds
-from rff_dist.fitting import plan, prepare
+from rff_dist.fitting import plan
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.models import versions
 from rff_dist.statistics import inspection
-from rff_dist.storage import datasets, locations, output_places
+from rff_dist.storage import datasets, locations, output_places, outputs
 from rff_dist.storage.columns import column_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
@@ -83,27 +83,33 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
             passes.append(about_pass)
             if done.clusters:  # the last pass has them
                 break
-        card = {**prepare.describe_dataset(dataset), **about}
-        found = [replace(clusters, card=card) for clusters in done.clusters]
+        found = [
+            replace(each, card={**kmeans.describe(dataset, space, lloyd, each.n_clusters), **about})
+            for each in done.clusters
+        ]
         comparison = agreement = agrees = None
         if n_numbers > 1:
             progress.Announcer(engine.observers)(progress.Remark("choose", "by silhouette"))
             comparison = do("choose", kmeans.compare, dataset, found, seed=job.space.seed)
         clusters = found[0] if comparison is None else comparison.best
+        if known is not None:
+            agreement = do("compare", kmeans_labels.evaluate, dataset, known, clusters, engine=engine)
+            agrees = {
+                "labels": job.labels,
+                "n_labels": len(agreement.labels),
+                **fields.values_of(agreement, "adjusted_rand_index", "normalized_mutual_information"),
+            }
+        compared = {} if comparison is None else comparison.to_dict()
+        card = {**clusters.card, **compared, **({} if agrees is None else {"agreement": agrees})}
+        model = replace(clusters, card=card)
         # The labels appear when the centres are published.
         how = {"engine": engine, **fields.values_of(job, "distances", "principal", "overwrite")}
-        with do.once("assign", kmeans_labels.stage_labels, dataset, clusters, job.output, **how) as labels:
-            if known is not None:
-                agreement = do("compare", kmeans_labels.evaluate, dataset, known, clusters, engine=engine)
-                agrees = {
-                    "labels": job.labels,
-                    "n_labels": len(agreement.labels),
-                    **fields.values_of(agreement, "adjusted_rand_index", "normalized_mutual_information"),
-                }
-            compared = {} if comparison is None else comparison.to_dict()
-            card = {**clusters.card, **compared, **({} if agrees is None else {"agreement": agrees})}
-            model = replace(clusters, card=card)
+        labels = do.once("assign", kmeans_labels.stage_labels, dataset, clusters, job.output, **how)
+        try:
             version = do.once("publish", _publish, job, model, dataset, labels)
+        except BaseException:  # interrupts too
+            labels.discard()
+            raise
         kernel = kinds.kernel_of(feature_map)
         record = {
             "model": None if job.model is None else redact(job.model),
@@ -150,7 +156,7 @@ def _publish(
     job: specs.Clustering,
     model: kmeans_starts.Clusters,
     dataset: blocks.Dataset,
-    labels: kmeans_labels.StagedLabels,
+    labels: outputs.StagedOutput,
 ) -> versions.Version | None:
     """Publish the centres, then let the labels appear.
 
@@ -161,7 +167,7 @@ def _publish(
     if job.model is not None:
         version = publishing.store(model, job, dataset.url, "clustered", dataset.n_samples)
     try:
-        labels.publish()
+        labels.finish(kmeans_labels.attributes_of(model))
     except Exception as error:
         if job.model is not None:
             place, data, output = (redact(url) for url in (job.model, job.source.data, job.output))

@@ -15,10 +15,10 @@ from rff_dist.data.blocks import Dataset
 from rff_dist.data.grids import GridDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.fitting import evaluation, predicting
+from rff_dist.fitting import evaluation
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.models import kinds, versions
-from rff_dist.recipes import recipes
+from rff_dist.recipes import model_rows
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge import uncertainty
 from rff_dist.storage import datasets, grids, locations, output_places
@@ -63,7 +63,7 @@ class ScoringModel:
     @property
     def kind(self) -> str:
         """One of "regression", "classifier" and "clusters"."""
-        return kinds.kind_of(self.model).name(self.model)
+        return kinds.kind_of(self.model)
 
 
 def open_model(url: str | os.PathLike[str]) -> ScoringModel:
@@ -106,17 +106,8 @@ def check_rows(url: str, dataset: Dataset, scoring: ScoringModel) -> None:
 
     Raises DataError if they have not.
     """
-    recipe, trained = None, recipes.recipe_of(scoring.model.card)
-    if isinstance(dataset, datasets.ZarrDataset):
-        recipe = recipes.recipe_of(dataset.attributes)
-    # Columns of the same names may hold other numbers, which no check of names or shapes would notice.
-    if recipe is not None and trained is not None and recipe.digest() != trained.digest():
-        raise DataError(
-            f"{redact(dataset.url or '')} was ingested by another recipe than the data that "
-            f"{redact(scoring.url)} was trained on: levels, means or medians differ. Give the table itself"
-        )
     try:
-        predicting.check_dataset(dataset, scoring.model.feature_map, scoring.model.card)
+        model_rows.check_dataset(dataset, scoring.model.feature_map, scoring.model.card)
     except DataError as error:
         raise DataError(
             f"{redact(url)} does not fit {redact(scoring.url)}: {error}. Give data of the columns "

@@ -7,7 +7,7 @@ from typing import Any
 from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.models import versions
-from rff_dist.models.kinds import AnyModel, kind_of
+from rff_dist.models.kinds import AnyModel, chosen_of, write_any
 from rff_dist.ridge import models
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
@@ -52,7 +52,7 @@ def store(
     if place.register:
         lineage = None if n_samples is None else {"n_samples": n_samples}
         return publish(model, place.model, data=data, reason=reason, lineage=lineage)
-    kind_of(model).write(model, place.model, overwrite=place.overwrite)
+    write_any(model, place.model, overwrite=place.overwrite)
     return None
 
 
@@ -78,7 +78,7 @@ def publish(
     place = None if data is None else locations.parse_location(data).url
     lineage = {**lineage_of(model, data=place), **(lineage or {})}
     version = versions.RegisteredModel(url).publish(
-        lambda place: kind_of(model).write(model, place), lineage=lineage, reason=reason, promote=promote
+        lambda place: write_any(model, place), lineage=lineage, reason=reason, promote=promote
     )
     if promote:
         mirror(url)
@@ -122,7 +122,7 @@ def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
         "n_components": feature_map.n_components,
         "design": None if drawn is None else drawn.design.name,
         **{name: getattr(drawn, name, None) for name in ("map", "seed", "precision")},
-        **kind_of(model).chosen(model),
+        **chosen_of(model),
     }
     return {"data": data, **{name: model.card.get(name) for name in _OF_DATA}, "spec": spec}
 

@@ -26,7 +26,6 @@ from rff_dist.data import blocks, sources
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import PlanError, StatisticsError
 from rff_dist.features import nystrom
-from rff_dist.fitting import prepare
 from rff_dist.fitting.plan import Sums, check_plan
 from rff_dist.living import differences, new_rows, windows
 from rff_dist.living import drift as drifts
@@ -307,7 +306,7 @@ def _describe_rows(
 ) -> Summary:
     return {
         "data": redact(str(job.source.data)),
-        "table": sources.followed_table(prepare.attributes_of(dataset)),
+        "table": sources.followed_table(dataset.attributes),
         **fields.values_of(rows, "n_before", "n_after"),
         "n_new": rows.n_samples,
         "n_replaced": 0 if rows.differences.came is None else rows.differences.came.n_samples,

@@ -163,7 +163,7 @@ def model_page(
     lead = verdict.verdict_of(comparison)
     lead = lead if update is None else f"The update: {update['decision']}, since {update['reason']}."
     sample = columns.sample_data(data, model)
-    split = rows_words.split_words(getattr(data.rows, "attributes", {}))
+    split = rows_words.split_words(data.rows.attributes)
     created = model.card.get("created")
     chips = [
         f"kernel {'classifier' if classifier else 'regression'}",
@@ -549,6 +549,8 @@ def last_sections(page: document.Document, model: AnyModel, made: Mapping[str, A
     }
     page.parts.append({name: value for name, value in facts.items() if value})
     spent = times()  # the last: the time of the page itself is in it
+    if not spent.seconds:  # of a model that was loaded
+        return
     page.section("Time", "From the start of the job until this page was made.", folded=True)
     total = spent.seconds["total"]
     phases = [(name, value, f"{value / total:.0%}") for name, value in spent.seconds.items()]

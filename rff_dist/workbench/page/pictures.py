@@ -21,9 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import DataError
 from rff_dist.features import approximation
-from rff_dist.fitting import predicting
 from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.numerics import machine
+from rff_dist.recipes import model_rows
 from rff_dist.ridge import describe, models
 from rff_dist.selection import cross_validation
 from rff_dist.storage import documents
@@ -457,7 +457,7 @@ def view_clusters(
     `n_rows`: largest size of the sample.
     Raises DataError if the columns do not fit the clusters, or a sampled row holds NaN or infinity.
     """
-    predicting.check_dataset(dataset, clusters.feature_map, clusters.card)
+    model_rows.check_dataset(dataset, clusters.feature_map, clusters.card)
     X = samples.sample_inputs(dataset.without_targets(), seed, n_rows=n_rows)
     labels = lloyd_pass.label_rows(blocks.Rows(blocks.Block(0, 0, len(X)), X), clusters.state)
     Z = clusters.feature_map.transform(X, dtype=np.float64)

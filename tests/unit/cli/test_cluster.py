@@ -7,9 +7,9 @@ from sklearn.metrics import adjusted_rand_score
 from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset, save_model, write_dataset
 from rff_dist.errors import StorageError
 from rff_dist.kmeans import fit as kmeans
-from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.kinds import read_any
+from rff_dist.storage import outputs
 from rff_dist.storage.columns import open_column
 from rff_dist.workbench.jobs import publishing
 from tests.command_line import document, run, shown
@@ -86,14 +86,14 @@ def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
     assert "chosen from 2, 4, by silhouette" in shown("info", tmp_path / "model")
 
 
-@pytest.mark.parametrize("breaks", ["store", "publish"])
+@pytest.mark.parametrize("breaks", ["store", "finish"])
 def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
     data, tmp_path, monkeypatch, breaks
 ):
     def fail(*_, **__):
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr(publishing if breaks == "store" else kmeans_labels.StagedLabels, breaks, fail)
+    monkeypatch.setattr(publishing if breaks == "store" else outputs.Output, breaks, fail)
     told = run("cluster", data, tmp_path / "labels", *SMALL, "--model", tmp_path / "model")
     assert "the disk is full" in told.stderr
     # On a busy machine passes take long, and sums of those that did are kept for the same command.

@@ -71,7 +71,7 @@ def tuned(X=ROWS[0], y=ROWS[1], kernel="gaussian", **given):
     once(lambda: tuned(n_samples=0), "n_samples"),
     once(lambda: tuned(per_feature="yes"), "per_feature"),
     once(lambda: tuned(random_state="zero"), "random_state"),
-    once(lambda: tuned(y=None), "targets", error=DataError),
+    once(lambda: tuned(y=None), "y", error=ValueError),
     once(lambda: tuned(ArrayDataset(*ROWS)), "belong to the dataset", error=DataError),
     once(lambda: RFFSampler(length_scale="evidence").fit(*ROWS), "tune_length_scales"),
 )
