@@ -39,9 +39,6 @@ class Compared:
         chosen: dict[str, Any] = {name: None if old is None else old[which] for name, old in values.items()}
         return replace(self, **chosen)
 
-    def within(self, ranges: Sequence[Range]) -> Self:
-        return self.only(are_in(self.numbers, ranges))
-
     def as_dataset(self) -> memory.ArrayDataset | None:
         return memory.ArrayDataset(self.X, self.y, self.sample_weight) if len(self.numbers) else None
 
@@ -52,7 +49,7 @@ class Differences:
 
     `before`, `after`: the version that the model was made of, and the one that it is to follow. A chunk that
       both share, or that is read again, is read from the store only once. None if nothing was compared.
-    `was`, `became`: the rows that differ, as they are in either version.
+    `was`: the rows that differ, as they were.
     `came`: rows that replaced others, without appended ones; None if there are none.
     `gone`: rows that the model holds and the data no longer have; None if there are none. Rows that only
       moved are in neither.
@@ -62,7 +59,6 @@ class Differences:
     before: Dataset | None
     after: Dataset | None
     was: Compared
-    became: Compared
     came: memory.ArrayDataset | None
     gone: memory.ArrayDataset | None
     moved: IntArray
@@ -74,7 +70,7 @@ class Differences:
 
 
 _NONE = Compared(np.empty(0, np.int64), np.empty((0, 1)), None, None, np.empty((0, 0), np.uint8))
-NO_DIFFERENCES = Differences(None, None, _NONE, _NONE, None, None, np.empty((0, 2), np.int64))
+NO_DIFFERENCES = Differences(None, None, _NONE, None, None, np.empty((0, 2), np.int64))
 
 
 def find_differences(
@@ -129,9 +125,8 @@ def find_differences(
         else:
             came[i] = True
     gone[[i for alike in held.values() for i in alike]] = True
-    both = old.only(differs), new.only(differs[:n_both])
     others = new.only(came).as_dataset(), old.only(gone).as_dataset()
-    return Differences(before, after, *both, *others, np.array(moved, np.int64).reshape(-1, 2))
+    return Differences(before, after, old.only(differs), *others, np.array(moved, np.int64).reshape(-1, 2))
 
 
 def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) -> bool:

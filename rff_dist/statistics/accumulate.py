@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from threading import Lock
-from typing import Literal
 
 import numpy as np
 
@@ -36,13 +35,13 @@ class Accumulation:
 
     `folds`: with folds, each tile holds rows of one fold only. Sums are rounded tile by tile, so the sum of
       all rows then has the same bits as the sum of the folds.
-    `sums`: "gram" sums Z'Z only and counts no rows; "moments" sums everything but Z'Z.
+    `with_gram`: whether Z'Z is summed, besides all else.
     """
 
     feature_map: maps.FeatureMap
     spec: specs.StatisticsSpec
     folds: folding.Folds | None = None
-    sums: Literal["all", "gram", "moments"] = "all"
+    with_gram: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,6 @@ def _accumulate(
     if spec.fixed_point:
         products, panel_rows = choice.products_for(len(inputs), n_components), PANEL_ROWS
     tracing.note(products=products.name)
-    with_gram, with_moments = state.sums != "moments", state.sums != "gram"
     regions = layout.regions(products.region)
     # Few regions would leave threads idle at the end of each tile, so several tiles are worked on together:
     # just enough of them, since each needs memory.
@@ -206,11 +204,10 @@ def _accumulate(
                 if units is not None:
                     panel *= units[start:stop, np.newaxis]
                     _check_head_room(panel, row_numbers[these])
-                if with_moments:
-                    moments += panel @ weighted[these]
+                moments += panel @ weighted[these]
                 if weights is not None:
                     panel *= np.sqrt(weights[these])  # U'WU is then the product of a tile with itself
-                if with_gram:
+                if state.with_gram:
                     tile.put(start, within, panel)
         return moments
 
@@ -235,19 +232,16 @@ def _accumulate(
             filled = pool.map(fill, itertools.product(work, feature_map.stripes))
             # map keeps the order of its jobs: tile by tile, and stripe by stripe within a tile
             moments_of_tiles = list(itertools.batched(filled, len(feature_map.stripes)))
-            if with_moments:
-                for (piece, rows_of_tile, _), moments in zip(work, moments_of_tiles, strict=True):
-                    cross[piece] += exact_sums.ExactSum.of(np.concatenate(moments))
-                    with np.errstate(over="ignore", invalid="ignore"):
-                        of_tile = None if weights is None else weights[rows_of_tile]
-                        of_targets = specs.target_products(right[rows_of_tile], of_tile)
-                    targets[piece] += exact_sums.ExactSum.of(of_targets)
-            if with_gram:
+            for (piece, rows_of_tile, _), moments in zip(work, moments_of_tiles, strict=True):
+                cross[piece] += exact_sums.ExactSum.of(np.concatenate(moments))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    of_tile = None if weights is None else weights[rows_of_tile]
+                    of_targets = specs.target_products(right[rows_of_tile], of_tile)
+                targets[piece] += exact_sums.ExactSum.of(of_targets)
+            if state.with_gram:
                 list(pool.map(multiply, itertools.product(regions, work)))
     rounded = [] if spec.fixed_point else [piece for piece, _ in pieces_of_tiles]
     n_tiles = np.bincount(rounded, minlength=len(ends))
-    if not with_moments:
-        counts, ends, starts = np.zeros_like(counts), (0,) * len(ends), (0,) * len(ends)
     return [
         ridge_statistics.carried(
             replace(

@@ -253,7 +253,7 @@ def test_absurd_targets_are_a_large_error_and_no_failure():
 def test_a_pass_over_a_batch_is_all_measurements_in_one():
     X, y = draw(np.random.default_rng(0), 100)
     model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
-    sums = Accumulation(features(), statistics_of(X, y).spec, sums="moments")
+    sums = Accumulation(features(), statistics_of(X, y).spec, with_gram=False)
     state = BatchState(model, sums, np.zeros(N_FEATURES + 1))
     parts = [measure_batch(rows_of(X[i : i + 50], y[i : i + 50]), state) for i in (0, 50)]
     found: Batch = parts[0] + parts[1]
