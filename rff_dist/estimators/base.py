@@ -155,7 +155,7 @@ class RowsEstimator(BaseEstimator, ABC):
 
         `width`: the result's number of columns; None for a result of shape (n_samples,).
         """
-        dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
+        dataset: Any = inputs.as_dataset(self, X, reset=False, supervised=False)
         # lazily, chunk by chunk in Dask's own graph: no pass of an engine is made
         if inputs.is_dask(X):
             compute_chunk = partial(_compute_chunk, compute, state)

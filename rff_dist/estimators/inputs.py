@@ -84,9 +84,8 @@ def as_dataset(
     if _is_stored(X):
         if y is not None or sample_weight is not None:
             raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
-        dataset = X
-        if not isinstance(X, Dataset):  # a y of text cannot be read as targets
-            dataset = datasets.open_dataset(X) if supervised else datasets.open_dataset(X, y=None)
+        names: Any = {} if supervised else {"y": None}  # a y of text cannot be read as targets
+        dataset: Dataset = X if isinstance(X, Dataset) else datasets.open_dataset(X, **names)
     elif xarrays.is_xarray(X):
         dataset = xarrays.open_xarray(X, y if supervised else None, sample_weight)
     elif is_dask(X):

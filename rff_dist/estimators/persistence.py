@@ -103,6 +103,7 @@ def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
         pickle, and a VersionError for the format of a newer release.
     """
     model: Any = read_any(url)
+    estimator: ridge.RFFRidge | RFFClassifier | RFFKMeans
     estimator = _ESTIMATORS[kind_of(model)](**parameters.from_card(model.card))
     estimator._keep(model)
     estimator.n_features_in_ = model.feature_map.n_features

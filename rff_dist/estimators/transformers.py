@@ -365,7 +365,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
-        dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
+        dataset: Any = inputs.as_dataset(self, X, reset=False, supervised=False)
         dtype = np.float32 if dataset.dtype == np.float32 else np.float64
         if inputs.is_dask(X):
             transform = partial(self.feature_map_.transform, dtype=dtype)

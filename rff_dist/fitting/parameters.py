@@ -1,6 +1,6 @@
 """The parameters of an estimator as JSON values, on the card of a model, so that another fit is like it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -49,7 +49,7 @@ def _to_json(value: Any) -> Any:
     return NotImplemented
 
 
-_READERS = {
+_READERS: dict[str, Callable[..., Any]] = {
     "kernel": names.kernel_from_dict,
     "folds": folding.folds_from_dict,
     "nystrom": lambda values: nystrom.Nystrom(**values),
