@@ -216,15 +216,13 @@ class Dataset(ABC):
 
     @property
     def is_lazy(self) -> bool:
-        """Whether a cluster makes the rows in tasks of its own, see `lazy`."""
+        """Whether a cluster makes the rows in tasks of its own, as those of Dask collections."""
         return False
 
-    def lazy(self, block: Block) -> tuple[Any, Any, Any]:
-        """Return X, y and weights of a block as Dask collections, or None for those that are missing.
-
-        Only called if the dataset `is_lazy`.
-        """
-        raise NotImplementedError(f"{type(self).__name__} is not lazy")
+    @property
+    def client(self) -> Any:
+        """The Dask client that holds parts of the rows; None if there are none."""
+        return None
 
     @property
     def extends(self) -> tuple[Dataset, Callable[[Rows], Rows]] | None:

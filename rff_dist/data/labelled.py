@@ -43,7 +43,7 @@ class ExtendedDataset(blocks.Dataset):
     chunk_rows = _of_source("chunk_rows")
     edges = _of_source("edges")
     is_lazy = _of_source("is_lazy")
-    lazy = _of_source("lazy")
+    client = _of_source("client")
     can_travel = _of_source("can_travel")
     check_unchanged = _of_source("check_unchanged")
 

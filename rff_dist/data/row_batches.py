@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data import columns, memory
+from rff_dist.data import columns, dask_collections, memory
 from rff_dist.errors import DataError
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
@@ -132,4 +132,4 @@ def _row_blocks(collection: Any) -> int:
 
 def _block(collection: Any, i: int) -> Any:
     blocks = collection.blocks if hasattr(collection, "blocks") else collection.partitions
-    return blocks[i].compute()
+    return dask_collections.compute(blocks[i])[0]

@@ -32,11 +32,12 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import dask.config
 import distributed
 
+from rff_dist.data import dask_collections
 from rff_dist.data.blocks import Block
 from rff_dist.engines import (
     dask_cluster,
@@ -50,8 +51,9 @@ from rff_dist.engines import (
     worker,
 )
 from rff_dist.engines.cluster import Cluster
+from rff_dist.engines.partitions import PartitionTasks
 from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
-from rff_dist.errors import ClusterLostError, StorageError
+from rff_dist.errors import ClusterLostError, InvalidParameterError, StorageError
 from rff_dist.lazy import require
 from rff_dist.typing import PathLike
 
@@ -150,6 +152,7 @@ class DaskEngine(Engine):
         #: Connects again to a scheduler given by address; None for other clusters.
         self._dial: Callable[[], distributed.Client] | None = None
         if client is not None:
+            dask_collections.check_client(client)
             self._join(client)
         elif scheduler is not None:
             address = dask_cluster.checked_address(scheduler, insecure=insecure)
@@ -181,6 +184,12 @@ class DaskEngine(Engine):
                 self._client.close()
             self._join(self._dial())
         return self._joined
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidParameterError(
+            "a DaskEngine cannot be sent to another process; leave `engine` out of what goes there. A task "
+            "then works on its own, or makes DaskEngine(client=distributed.get_client())"
+        )
 
     @property
     def n_workers(self) -> int:
@@ -258,7 +267,7 @@ class DaskEngine(Engine):
         placed = self._place(state)
         if protocol.state_digests(placed.state):
             try:
-                with self._workers.errors():
+                with dask_collections.place_for_others(), self._workers.errors():
                     _check_everywhere(self._client, self._workers, placed.future)
             except BaseException:
                 placed.future.release()
@@ -284,6 +293,7 @@ class DaskEngine(Engine):
         self._check_reach(function)
         number = uuid.uuid4().hex
         source, compute = worker.take_apart(function)
+        self._check_persisted(source)
         shared = state.state if isinstance(state, Broadcast) else state
         kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
         row_bytes = protocol.bytes_per_row(function)
@@ -291,13 +301,18 @@ class DaskEngine(Engine):
         task = worker.PassTask(compute, combine, self._topic, number, label, row_bytes, kept)
         # Here, so that what cannot travel is refused before the pass is announced.
         pickled = worker.pickle_value(task, "function")
-        with progress.announce_pass(self.observers, label, blocks, about) as announce, self._workers.errors():
+        with (
+            dask_collections.place_for_others(),
+            progress.announce_pass(self.observers, label, blocks, about) as announce,
+            self._workers.errors(),
+        ):
             if (trace := tracing.parent(len(blocks))) is not None:
                 task = replace(task, trace=trace)
                 pickled = worker.pickle_value(task, "function")
             placed = self._place(state)
             job = self._send("function", worker.place_beside, placed.future, pickled)
-            tasks = dask_pass.Tasks(self._client, task, job, placed.future, source)
+            partitions = None if source is None else PartitionTasks(self._client, source, blocks)
+            tasks = dask_pass.Tasks(self._client, task, job, placed.future, partitions)
             running = self._passes[number] = dask_pass.Pass(self._workers, blocks, tasks=tasks)
             serial.announce_resumed(announce, label, blocks, running.parts)
             # It keeps the total in place of the sums of runs, so that each pass of a job leaves one file.
@@ -371,6 +386,16 @@ class DaskEngine(Engine):
                     f"{self.address} cannot reach; expected a folder or an object store. "
                     "Write it there, or use the serial engine"
                 )
+
+    def _check_persisted(self, source: Any) -> None:
+        """Refuse Dask collections of which another cluster holds parts."""
+        client = None if source is None else source.client
+        if client is not None and (address := client.scheduler.address) != self.address:
+            raise InvalidParameterError(
+                f"parts of the data are persisted on the cluster at {address}, but the engine works on the "
+                f"one at {self.address}; leave `engine` out, or give DaskEngine(client=…) with the client of "
+                "the data"
+            )
 
 
 def _export_metrics(client: distributed.Client, workers: dask_workers.Workers) -> None:

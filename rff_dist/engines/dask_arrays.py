@@ -5,16 +5,16 @@
 import copy
 import hashlib
 import warnings
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, batched
 from typing import Any, Self, cast
 
 import dask.array
-import distributed
 import numpy as np
-from dask.base import compute
 from dask.delayed import delayed
 
-from rff_dist.data import blocks, memory
+from rff_dist.data import blocks, dask_collections, memory
+from rff_dist.engines.partitions import Partitions
 from rff_dist.errors import DataError
 
 
@@ -58,6 +58,9 @@ class DaskArrayDataset(memory.ArraysDataset):
         rows = X.chunks[0]
         self.X, self.y = X, _float_rows(arrays.get("y"), rows)
         self.sample_weight = _float_rows(arrays.get("sample_weight"), rows)
+        self._edges = [0, *accumulate(rows)]
+        #: The partitions of the block that was read last.
+        self._read: dict[int, tuple[Any, ...]] = {}
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -72,27 +75,50 @@ class DaskArrayDataset(memory.ArraysDataset):
         y = self.y[:, np.newaxis] if self.one_dimensional else self.y
         return self.X, y, self.sample_weight
 
-    def lazy(self, block: blocks.Block) -> tuple[Any, Any, Any]:
-        rows = slice(block.start, block.stop)
-        X, y, weight = (None if array is None else array[rows] for array in self._arrays)
+    @property
+    def client(self) -> Any:
+        return dask_collections.client_of(self._arrays)
+
+    def partitions(self, start: int, stop: int) -> range:
+        """Return the partitions that hold some rows, by position."""
+        return range(bisect_right(self._edges, start) - 1, bisect_left(self._edges, stop))
+
+    def rows_of(self, partition: int) -> tuple[Any, Any, Any]:
+        """Return X, y and weights of a partition as Dask arrays, or None for those that are missing."""
+        X, y, weight = (None if array is None else array.blocks[partition] for array in self._arrays)
         return X, y, weight
 
+    def edges_of(self, partitions: range) -> list[int]:
+        """Return the first row of each of some partitions, and the row after the last one."""
+        return self._edges[partitions.start : partitions.stop + 1]
+
     def read(self, block: blocks.Block) -> blocks.Rows:
-        return blocks.Rows(block, *_compute(self.lazy(block)))
+        numbers = self.partitions(block.start, block.stop)
+        # A partition may hold many blocks, and is computed for the first of them.
+        read = {i: part for i, part in self._read.items() if i in numbers}
+        missing = [i for i in numbers if i not in read]
+        computed = dask_collections.compute(*(part for i in missing for part in self.rows_of(i)))
+        read |= dict(zip(missing, batched(computed, 3), strict=True))
+        self._read = read
+        return Partitions(self.edges_of(numbers), [part for i in numbers for part in read[i]]).read(block)
 
     def read_weight(self, block: blocks.Block) -> Any:
-        return None if self.sample_weight is None else _compute([self.lazy(block)[2]])[0]
+        if self.sample_weight is None:
+            return None
+        return dask_collections.compute(self.sample_weight[block.start : block.stop])[0]
 
     def read_targets(self) -> Any:
-        return None if self.y is None else _compute([self.y])[0]
+        return None if self.y is None else dask_collections.compute(self.y)[0]
 
     def without_targets(self) -> Self:
         rows = copy.copy(self)
         rows.y = rows.target_names = None
+        rows._read = {}
         return rows
 
     def take(self, indices: np.ndarray, /) -> tuple[Any, Any, Any]:
-        X, y, sample_weight = _compute([None if a is None else a[indices] for a in self._arrays])
+        X, y, sample_weight = (None if array is None else array[indices] for array in self._arrays)
+        X, y, sample_weight = dask_collections.compute(X, y, sample_weight)
         return X, y, sample_weight
 
     def fingerprint(self) -> str:
@@ -130,8 +156,12 @@ def _known_chunks(arrays: dict[str, Any]) -> dict[str, Any]:
     if not unknown:
         return arrays
     count = delayed(len, pure=True)
-    pieces = {name: a.to_delayed().reshape(a.numblocks[0], -1)[:, 0] for name, a in unknown.items()}
-    lengths = compute({name: [count(piece) for piece in some] for name, some in pieces.items()})[0]
+    pieces = {
+        name: a.to_delayed(optimize_graph=False).reshape(a.numblocks[0], -1)[:, 0]
+        for name, a in unknown.items()
+    }
+    counts = {name: [count(piece) for piece in some] for name, some in pieces.items()}
+    (lengths,) = dask_collections.compute(counts)
     known = dict(arrays)
     for name, a in unknown.items():
         chunks = (tuple(lengths[name]), *a.chunks[1:])
@@ -145,12 +175,3 @@ def _float_rows(array: Any, rows: tuple[int, ...]) -> Any:
     if array.ndim == 2:
         array = array.rechunk({1: -1})
     return array.rechunk({0: rows})
-
-
-def _compute(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    # On a worker, the task that calls this might wait for ever for tasks of its own cluster.
-    try:
-        distributed.get_worker()
-    except ValueError:
-        return tuple(compute(*arrays))
-    return tuple(compute(*arrays, scheduler="synchronous"))

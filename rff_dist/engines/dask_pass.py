@@ -24,7 +24,8 @@ from distributed.scheduler import KilledWorker
 
 from rff_dist.data.blocks import Block
 from rff_dist.engines import dask_workers, progress, resuming, serial, tracing
-from rff_dist.engines.worker import PassTask, TotalLostError, fetch_total, pack, run_blocks
+from rff_dist.engines.partitions import PartitionTasks
+from rff_dist.engines.worker import PassTask, SumsLostError, TotalLostError, fetch_total, pack, run_blocks
 from rff_dist.errors import BlockError, ClusterError, ClusterLostError, RFFDistError
 
 type Future = distributed.Future[Any]
@@ -45,14 +46,14 @@ class Tasks:
 
     `task`: what all tasks share.
     `job`, `state`: `task` and the function's state, as results of tasks on the workers.
-    `source`: the dataset, if its blocks are Dask collections; else None.
+    `partitions`: those of the dataset, if it is made of Dask collections; else None.
     """
 
     client: distributed.Client
     task: PassTask
     job: Future
     state: Future
-    source: Any
+    partitions: PartitionTasks | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +152,8 @@ class _Queue:
     def take(self, n_workers: int) -> _Share:
         """Take the blocks of the next run: long ones first and short ones last, so that workers end together.
 
-        Polychronopoulos & Kuck (1987), guided self-scheduling. Blocks of Dask collections go one by one:
-        tasks of their own make their rows.
+        Polychronopoulos & Kuck (1987), guided self-scheduling. Blocks of one partition of a Dask collection
+        stay together, so that it is computed once.
         """
         length = len(self) // (2 * n_workers)
         if self.seconds_per_block > 0:
@@ -161,10 +162,12 @@ class _Queue:
             if self._tasks.task.kept is not None:
                 longest = max(longest, self._n_blocks / resuming.MOST_RUNS)
             length = min(length, int(longest))
-        length = 1 if self._tasks.source is not None else max(1, length)
         share = self._shares.pop()
         if share.is_kept:
             return share
+        if self._tasks.partitions is not None:
+            length = self._tasks.partitions.run_length(share.positions)
+        length = max(1, length)
         first, rest = share.positions[:length], share.positions[length:]
         if rest:
             self._shares.append(_Share(rest, share.n_deaths))
@@ -188,6 +191,7 @@ class Pass:
         self._chains: list[_Chain] = []
         self._present: Mapping[str, int] = {}
         self._n_tasks = 0
+        self._n_dead_merges = 0
         self._told = bytearray(len(blocks))
         #: What workers told; None when a task is done.
         self._news: queue.SimpleQueue[tuple[str, list[tuple[int, float, float]]] | None] = queue.SimpleQueue()
@@ -257,6 +261,8 @@ class Pass:
             if chain.total is not None:
                 chain.total.release()
         self._chains.clear()
+        if self._tasks.partitions is not None:
+            self._tasks.partitions.release()
 
     # -- what is given out -----------------------------------------------------------------------------
 
@@ -285,7 +291,7 @@ class Pass:
         if chain.is_taken or len(chain.tasks) > 1 or isinstance(share := chain.tasks[0][1], _Chain):
             return False
         expected = len(share.positions) * self._queue.seconds_per_block
-        return self._tasks.source is not None or expected < SHORT_S
+        return self._tasks.partitions is not None or expected < SHORT_S
 
     def _start_runs(self, runs: Sequence[tuple[_Chain, _Share]]) -> None:
         """Start a run on each chain's worker."""
@@ -293,9 +299,10 @@ class Pass:
         for chain, share in runs:
             blocks = self._blocks[share.positions.start : share.positions.stop]
             before = [future for future, _ in chain.tasks][-1:]
-            arguments = [share.positions.start, blocks, [] if before else _names_of_totals(chain), before]
-            if (source := self._tasks.source) is not None:
-                arguments.append(list(self._tasks.client.compute(source.lazy(blocks[0]))))
+            names = [] if before else _names_of_totals(chain)
+            arguments = [share.positions.start, blocks, names, before, share.is_kept]
+            if self._tasks.partitions is not None:
+                arguments += self._tasks.partitions.of_run(blocks, self._present)
             submissions.append((chain, share, arguments))
             if chain.total is None and not chain.tasks:  # it is new
                 self._chains.append(chain)
@@ -362,13 +369,20 @@ class Pass:
         """Take over the totals that are done, in their order, and yield the blocks that they add."""
         while chain.tasks and chain.tasks[0][0].key in done:
             future, what = chain.tasks[0]
-            if _has_lost_total(future):
+            if _has_failed(future, TotalLostError):
                 if isinstance(what, _Chain):
                     chain.is_apart = what.is_apart = True
                     chain.stop()
                 else:
                     chain.worker = None
                 self._give_up_lost()
+                return
+            if isinstance(what, _Share) and _has_failed(future, SumsLostError):
+                _, *waiting = chain.stop()
+                if chain.total is None:
+                    self._chains.remove(chain)
+                self._queue.put([(what.positions, False)], what.n_deaths)
+                self._give_again(waiting)
                 return
             self._check(future, what)
             chain.tasks.popleft()
@@ -399,14 +413,17 @@ class Pass:
     def _give_up_lost(self) -> None:
         """Give out again what was on workers that are gone or have lost their total."""
         for chain in list(self._chains):
-            if chain.total is not None and _has_lost_total(chain.total):
+            if chain.total is not None and _has_failed(chain.total, TotalLostError):
                 chain.worker = None
             if chain.worker not in self._present:
+                self._n_dead_merges += chain.merged is not None
                 begun, waiting = (shares := chain.stop())[:1], shares[1:]
                 self._give_again(begun, n_deaths=1)  # only this one may have killed the worker
                 self._give_again(waiting)
             elif (other := chain.merged) is not None and (chain.has_no_total or other.has_no_total):
                 chain.stop()
+        if self._n_dead_merges > _allowed_deaths():
+            raise _killed(ClusterError, "a merge of partials", self._n_dead_merges)
         for chain in list(self._chains):
             if chain.worker not in self._present and chain.is_idle and chain.has_no_total:
                 self._chains.remove(chain)
@@ -417,17 +434,18 @@ class Pass:
 
     def _give_again(self, shares: Sequence[_Share], *, n_deaths: int = 0) -> None:
         client, task = self._tasks.client, self._tasks.task
-        allowed_deaths = int(dask.config.get("distributed.scheduler.allowed-failures"))
         for share in shares:
             total_deaths, positions = share.n_deaths + n_deaths, share.positions
             client.log_event(task.topic, (task.label, len(positions)))
             tracing.tell("given out again", blocks=len(positions))
             # A run of several blocks is cut first, until the block that kills workers is alone.
-            if total_deaths > allowed_deaths and len(positions) == 1:
+            if total_deaths > _allowed_deaths() and len(positions) == 1:
                 raise _killed(BlockError, self._name_blocks(positions), total_deaths)
             n_parts = PARTS if n_deaths else 1
             parts = []
-            for part, is_kept in self._queue.cut(positions):
+            # Kept sums may have killed the worker that read them, and are not read again.
+            is_deadly = share.is_kept and n_deaths > 0
+            for part, is_kept in [(positions, False)] if is_deadly else self._queue.cut(positions):
                 size = len(part) if is_kept else math.ceil(len(positions) / n_parts)
                 parts += [(part[i : i + size], is_kept) for i in range(0, len(part), size)]
             self._queue.put(parts, total_deaths)
@@ -476,9 +494,9 @@ class Pass:
             raise _killed(BlockError if is_run else ClusterError, name, error.allowed_failures + 1) from error
         if error is None:
             return
-        if isinstance(what, _Chain) or self._tasks.source is None or isinstance(error, RFFDistError):
+        if isinstance(what, _Chain) or self._tasks.partitions is None or isinstance(error, RFFDistError):
             raise error
-        raise serial.block_error(self._blocks[what.positions[0]], error) from error
+        raise serial.block_error(self._name_blocks(what.positions), error) from error
 
     def _name_blocks(self, positions: range) -> str:
         first, last = self._blocks[positions[0]], self._blocks[positions[-1]]
@@ -492,9 +510,13 @@ def _names_of_totals(*chains: _Chain) -> list[int]:
     return [cast("Any", chain.total.key)[1] for chain in chains if chain.total is not None]
 
 
-def _has_lost_total(task: Future) -> bool:
-    """Return whether a task failed because its worker no longer had the total before it."""
-    return task.status == "error" and isinstance(task.exception(), TotalLostError)
+def _has_failed(task: Future, kind: type[Exception]) -> bool:
+    return task.status == "error" and isinstance(task.exception(), kind)
+
+
+def _allowed_deaths() -> int:
+    """Return how many workers may die of the same work, as Dask counts its tasks."""
+    return int(dask.config.get("distributed.scheduler.allowed-failures"))
 
 
 def _killed(kind: type[RFFDistError], what: str, n_deaths: int) -> RFFDistError:

@@ -221,7 +221,7 @@ def failure_of(failed: BlockFailed) -> BaseException:
         where = "" if failed.worker is None else f" on worker {failed.worker}"
         cause.add_note(f"raised in {name_block(block)}{where}")
         return cause
-    error = block_error(block, cause)
+    error = block_error(name_block(block), cause)
     error.__cause__ = cause
     return error
 
@@ -231,10 +231,10 @@ def name_block(block: Block) -> str:
     return f"block {block.index} (rows {block.start}:{block.stop})"
 
 
-def block_error(block: Block, error: BaseException) -> BlockError:
-    """Return a BlockError for an `error` that is not one of this package's."""
+def block_error(name: str, error: BaseException) -> BlockError:
+    """Return a BlockError for an `error` of the named blocks that is not one of this package's."""
     return BlockError(
-        f"{name_block(block)} failed with {type(error).__name__}: {error}; "
+        f"{name} failed with {type(error).__name__}: {error}; "
         "the pass has no result. Look at the cause above, and at these rows of the data"
     )
 

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from distributed.utils_comm import gather_from_workers
 from rff_dist import errors
 from rff_dist.data.blocks import Block, BlockTask, Rows
 from rff_dist.engines import prometheus, protocol, resuming, serial, tracing
+from rff_dist.engines.partitions import Partitions
 from rff_dist.numerics import machine
 
 logger = logging.getLogger(__name__)
@@ -183,7 +184,9 @@ def run_blocks(
     blocks: Sequence[Block],
     names: Sequence[int],
     before: Sequence[Any] = (),
-    arrays: Sequence[Any] | None = None,
+    is_kept: bool = False,
+    edges: Sequence[int] = (),
+    arrays: Sequence[Any] = (),
 ) -> Any:
     """Return the total of a run of blocks, together with totals before it; without blocks, of these alone.
 
@@ -191,13 +194,16 @@ def run_blocks(
     `names`: totals before, by the numbers of their tasks: Dask would fetch an argument again and again from a
       worker that is out of reach.
     `before`: one of this worker that is not done when this task is given out, or none.
-    `arrays`: X, y and the weights, if other tasks made the rows; the run is then a single block.
-    Raises TotalLostError if a total is out of reach.
+    `is_kept`: whether the ledger has the run's sums.
+    `edges`, `arrays`: the `Partitions` of the run, if other tasks made the rows.
+    Raises TotalLostError if a total is out of reach, and SumsLostError if kept sums are.
     """
     job: PassTask = task.value
     function = job.function
-    if arrays is not None:
-        function = partial(_on_rows, job.function, Rows(blocks[0], *arrays))
+    if arrays:
+        function = replace(
+            cast("BlockTask[Any, Any]", function), source=cast("Any", Partitions(edges, arrays))
+        )
     worker = distributed.get_worker()
     report = _Report(job, worker, first)
     totals = [*before, *(_fetched(worker, report.key, number) for number in names)]
@@ -210,7 +216,7 @@ def run_blocks(
         try:
             if blocks:
                 with machine.using_threads(worker.state.nthreads):
-                    totals.append(_sum_up(reduction, job.kept, first, blocks))
+                    totals.append(_sum_up(reduction, job.kept, first, blocks, is_kept=is_kept))
                 report.tell()
         except serial.BlockFailed as error:
             tracing.fail(error)
@@ -252,18 +258,22 @@ class _Report:
         self._told_at = time.monotonic()
 
 
-def _on_rows[S](function: Callable[[Rows, S], Any], rows: Rows, _: Block, state: S) -> Any:
-    return function(rows, state)
-
-
 def _sum_up(
-    reduction: serial.Reduction[Any, Any], kept: resuming.KeptPass | None, first: int, blocks: Sequence[Block]
+    reduction: serial.Reduction[Any, Any],
+    kept: resuming.KeptPass | None,
+    first: int,
+    blocks: Sequence[Block],
+    *,
+    is_kept: bool,
 ) -> Any:
     """Return the sums of a run: the kept ones, or new ones, which are kept where it pays."""
     if kept is None:
         return reduction.run(blocks)
     stop = first + len(blocks)
-    if (sums := kept.find(range(first, stop))) is not None:
+    if is_kept:
+        sums = kept.find(range(first, stop))
+        if sums is None:
+            raise SumsLostError(f"the sums of blocks {first}:{stop} are gone or damaged")
         return sums[0]
     keeper = resuming.Keeper(kept, first)
     total = reduction.run(blocks, keeper=keeper, first=first)
@@ -277,6 +287,10 @@ class _UnwantedError(Exception):
 
 class TotalLostError(Exception):
     """A worker does not have, or cannot fetch, the total that it was to go on with."""
+
+
+class SumsLostError(Exception):
+    """A ledger does not have the sums of a run any more, so that all workers may share its blocks."""
 
 
 def _is_unwanted(worker: distributed.Worker, key: tuple[str, int]) -> bool:
@@ -348,31 +362,33 @@ def _worker_address() -> str:
     return str(distributed.get_worker().address)
 
 
-def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[Any, Any], Any]]:
-    """Split a task into a source whose rows are Dask collections, and the function of its rows.
+def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Any]:
+    """Split a task into a source whose rows are Dask collections, and a `BlockTask` that lacks its source.
 
     Returns None and the task itself where the source has no such rows.
     """
     if isinstance(function, protocol.WriteTask):
-        source, compute = take_apart(function.function)
-        return source, function if source is None else partial(_write, function.output, compute)
-    if not isinstance(function, BlockTask):
+        source, task = take_apart(function.function)
+        if source is None:
+            return None, function
+        return source, replace(task, compute=partial(_write, function.output, task.compute), adds=False)
+    if not isinstance(function, BlockTask) or not function.source.is_lazy:
         return None, function
-    source, compute = function.source, function.compute
-    if not source.is_lazy:
-        return None, function
+    source, compute = cast("Any", function.source), function.compute
     while source.extends is not None:  # rows of another source, and something next to them
         source, addition = source.extends
         compute = partial(_complete, addition, compute)
-    return source, compute
+    return source, replace(function, source=cast("Any", None), compute=compute)
 
 
 def _write[S](output: protocol.RegionWriter, compute: Callable[[Rows, S], Any], rows: Rows, state: S) -> int:
     return protocol.write_rows(output, rows.block, compute(rows, state))
 
 
-def _complete(addition: Callable[[Rows], Rows], compute: Callable[..., Any], rows: Rows, state: Any) -> Any:
-    return compute(addition(rows), state)
+def _complete(
+    addition: Callable[[Rows], Rows], compute: Callable[..., Any], rows: Rows, state: Any, *total: Any
+) -> Any:
+    return compute(addition(rows), state, *total)
 
 
 def pickle_value(value: object, name: str) -> bytes:

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from rff_dist.data import columns, folding, grids, labelled, memory, xarrays
+from rff_dist.data import columns, dask_collections, folding, grids, labelled, memory, xarrays
 from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines import protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError
@@ -281,7 +281,7 @@ def suitable_engine(engine: protocol.Engine | None, dataset: Dataset | None) -> 
             )
         yield engine
         return
-    client = _current_dask_client() if dataset is not None and dataset.can_travel() else None
+    client = _current_dask_client(dataset) if dataset is not None and dataset.can_travel() else None
     if client is None:
         yield serial.SerialEngine()
         return
@@ -291,12 +291,18 @@ def suitable_engine(engine: protocol.Engine | None, dataset: Dataset | None) -> 
         yield dask_engine
 
 
-def _current_dask_client() -> Any:
+def _current_dask_client(dataset: Dataset) -> Any:
+    """Return the client that holds parts of the data, else the current one; None without, and in a task.
+
+    A task that waited for a pass on its own cluster would keep the place of the pass's tasks.
+    """
     distributed = sys.modules.get("distributed")
-    if distributed is None:
-        return None  # no one can have made a client
+    if distributed is None or dask_collections.is_task():
+        return None
+    if dataset.client is not None:
+        return dataset.client
     try:
-        return distributed.get_client()
+        return distributed.Client.current()
     except ValueError:
         return None
 

@@ -327,7 +327,9 @@ def _count[T](
     engine: protocol.Engine,
 ) -> T:
     blocks = cut_blocks(values.n_samples, values.chunk_rows, rows_per_block=ROWS_PER_BLOCK)
-    if values.in_memory or (source is not None and source.is_lazy):
+    if source is not None and source.is_lazy:  # its weights are computed once, as the values were
+        return count(Block(0, 0, values.n_samples), None)
+    if values.in_memory:
         return reduce(add, (count(block, None) for block in blocks))
     return engine.map_reduce(count, blocks, None, combine=add, label=label)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from rff_dist.data import blocks, columns, folding, grids, labelled, memory
+from rff_dist.data import blocks, columns, dask_collections, folding, grids, labelled, memory
 from rff_dist.data.row_batches import TIME
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, datasets, groups
@@ -169,7 +169,7 @@ def as_column(values: Any, *, name: str = "y") -> columns.Column:
     if isinstance(values, zarr.Array):
         return _of_array(values, name)
     if hasattr(values, "__dask_graph__"):
-        values = values.compute()
+        (values,) = dask_collections.compute(values)
     array = np.asarray(values)
     if array.dtype.kind == "U" and isinstance(values, list | tuple):
         array = np.array(values, object)  # np.asarray(["a", 1]) would turn the 1 into text.

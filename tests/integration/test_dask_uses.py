@@ -1,0 +1,308 @@
+"""Dask as people use it: fits in tasks, persisted collections, large partitions, sums that kill workers."""
+
+import gc
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import distributed
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.measure import PassTimings
+from rff_dist import RFFPCA, DaskEngine, RFFClassifier, RFFKMeans, RFFRidge, SerialEngine, write_dataset
+from rff_dist.data.blocks import BlockTask, Rows, cut_blocks
+from rff_dist.engines.dask_arrays import DaskArrayDataset
+from rff_dist.errors import ClusterError, DataError, InvalidParameterError
+from tests.dask_processes import scaled, slow_power, wait_until_no_tasks
+from tests.engine_contract import unit_blocks
+from tests.refusals import refuses
+
+pytestmark = pytest.mark.distributed
+
+RNG = np.random.default_rng(0)
+X_VALUES = RNG.normal(size=(600, 3))
+Y_VALUES = np.sin(X_VALUES[:, 0])
+BOUND_S = 60.0  # of what a defect would wait for without end
+
+
+def digest(*arrays: Any) -> str:
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
+
+
+def ridge(X: Any, y: Any = None, engine: Any = None) -> str:
+    options: dict[str, Any] = {"length_scale": 1.0, "n_components": 16, "alpha": 1.0, "random_state": 0}
+    model = RFFRidge("gaussian", engine=engine, **options).fit(X, y)
+    rows = X if isinstance(X, str) else X_VALUES  # of a collection, predictions would be one that waits
+    return digest(model.predict(rows), model.score(X, y))
+
+
+def classifier(X: Any, y: Any = None) -> str:
+    labels = None if y is None else y > 0
+    model = RFFClassifier("gaussian", length_scale=1.0, n_components=16, alpha=1.0, random_state=0)
+    return digest(model.fit(X, labels).predict_proba(X_VALUES), model.score(X, labels))
+
+
+def kmeans(X: Any, _: Any = None) -> str:
+    model = RFFKMeans(2, kernel="gaussian", length_scale=1.0, n_components=16, random_state=0).fit(X)
+    return digest(model.predict(X_VALUES), model.score(X))
+
+
+def pca(X: Any, _: Any = None) -> str:
+    model = RFFPCA(2, kernel="gaussian", length_scale=1.0, n_random_features=16, random_state=0).fit(X)
+    return digest(model.transform(X_VALUES))
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("uses") / "data.zarr"
+    write_dataset(path, X_VALUES, Y_VALUES, chunk_rows=200)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def expected(url: str) -> str:
+    return ridge(url, engine=SerialEngine())
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(embedded: DaskEngine) -> Iterator[None]:
+    """Leave nothing on the shared cluster, which errors that pytest keeps would hold."""
+    yield
+    gc.collect()
+    wait_until_no_tasks(embedded)
+
+
+def collections(client: Any = None) -> tuple[Any, Any]:
+    X = da.from_array(X_VALUES, chunks=(200, 3))
+    y = da.from_array(Y_VALUES, chunks=200)
+    return (X, y) if client is None else tuple(client.persist([X, y]))
+
+
+# -- in a task -----------------------------------------------------------------------------------------
+
+
+def with_client(*data: Any) -> str:
+    with distributed.worker_client():
+        return ridge(*data)
+
+
+def with_engine(*data: Any) -> str:
+    with DaskEngine(client=distributed.get_client()) as engine:
+        return ridge(*data, engine=engine)
+
+
+def in_threads(*data: Any) -> str:
+    distributed.get_client()  # the worker's, which these threads see too
+    with ThreadPoolExecutor(2) as pool:
+        [result] = set(pool.map(lambda _: ridge(*data), range(2)))
+    return result
+
+
+def by_joblib(client: Any, *data: Any) -> list[str]:
+    with joblib.parallel_config("dask", client=client):
+        return joblib.Parallel()(joblib.delayed(ridge)(*data) for _ in range(2))
+
+
+def submitted(function: Callable[..., str]) -> Callable[..., list[str]]:
+    return lambda client, *data: [client.submit(function, *data, pure=False).result(BOUND_S)]
+
+
+WAYS: dict[str, Callable[..., list[str]]] = {
+    "submit": submitted(ridge),
+    "delayed": lambda client, *data: [client.compute(dask.delayed(ridge)(*data)).result(BOUND_S)],
+    "worker_client": submitted(with_client),
+    "engine": submitted(with_engine),
+    "threads": submitted(in_threads),
+    "joblib": by_joblib,
+    "many": lambda client, url, *y: [
+        future.result(BOUND_S)
+        for future in client.map(with_engine, [url] * 3, *([v] * 3 for v in y), pure=False)
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [*((way, "url") for way in WAYS), ("submit", "lazy"), ("submit", "persisted"), ("engine", "persisted")],
+)
+def test_a_fit_in_a_task_ends_and_has_the_serial_bits(embedded, url, expected, way, kind):
+    client = scaled(embedded, 1).client
+    data = (url,) if kind == "url" else collections(client if kind == "persisted" else None)
+    assert set(WAYS[way](client, *data)) == {expected}
+
+
+@pytest.mark.parametrize("fit", [classifier, kmeans, pca], ids=lambda fit: fit.__name__)
+def test_each_estimator_works_in_a_task(embedded, fit):
+    client = scaled(embedded, 1).client
+    assert client.submit(fit, *collections()).result(BOUND_S) == fit(X_VALUES, Y_VALUES)
+
+
+def test_a_thread_of_a_task_does_not_wait_for_other_tasks(embedded):
+    def pass_in_thread() -> int:
+        engine = DaskEngine(client=distributed.get_client())
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(engine.map_reduce, slow_power, unit_blocks(3), None).result()
+
+    error = scaled(embedded, 1).client.submit(pass_in_thread).exception(BOUND_S)
+    assert isinstance(error, InvalidParameterError)
+    assert "thread" in str(error)
+
+
+def test_an_engine_does_not_travel(embedded):
+    with pytest.raises(TypeError) as caught:
+        embedded.client.submit(ridge, X_VALUES, Y_VALUES, embedded)
+    assert "leave `engine` out" in str(caught.value.__cause__)
+
+
+# -- persisted parts -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Any]:
+    """Return a client of another cluster, in this process; it is not the default."""
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with (
+        distributed.LocalCluster(**options) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"), [("own", "known"), ("own", "unknown"), ("none", "frame"), ("serial", "unknown")]
+)
+def test_persisted_parts_are_used_where_they_are(embedded, expected, engine, kind):
+    client = scaled(embedded, 1).client
+    X, y = collections()
+    if kind == "unknown":
+        y = y[X[:, 0] > -9.0]
+        X = X[X[:, 0] > -9.0]
+    if kind == "frame":
+        frame = client.persist(dd.from_pandas(pd.DataFrame(X_VALUES).assign(y=Y_VALUES), npartitions=3))
+        X, y = frame[[0, 1, 2]].to_dask_array(), frame["y"]
+    else:
+        X, y = client.persist([X, y])
+    chosen = {"own": embedded, "none": None, "serial": SerialEngine()}[engine]
+    assert ridge(X, y, engine=chosen) == expected
+
+
+def test_parts_on_another_cluster_are_refused_by_name(embedded, elsewhere, expected):
+    X, y = collections(elsewhere)
+    assert ridge(X, y) == expected
+    with refuses(InvalidParameterError, "engine", "client", embedded.address, "inproc"):
+        ridge(X, y, engine=embedded)
+    with refuses(InvalidParameterError, embedded.address, "inproc"):
+        ridge(X, collections(embedded.client)[1])
+    elsewhere.close()
+    with refuses(InvalidParameterError, "client", "closed"):
+        ridge(X, y)
+
+
+# -- partitions ----------------------------------------------------------------------------------------
+
+
+def rows_and_count(rows: Rows, _: object) -> np.ndarray:
+    return np.array([len(rows.X), int(rows.X.sum()), int(rows.y.sum())])
+
+
+@pytest.mark.parametrize("distributed_engine", [True, False], ids=["dask", "serial"])
+@pytest.mark.parametrize("block_rows", [40, 130])
+def test_a_partition_of_many_blocks_is_computed_once_in_a_pass(
+    embedded, tmp_path, block_rows, distributed_engine
+):
+    def load(piece: np.ndarray, block_info: Any = None) -> np.ndarray:
+        if block_info:
+            number = block_info[0]["chunk-location"][0]
+            (tmp_path / f"{number}-{time.monotonic_ns()}").touch()
+        return piece
+
+    sizes = (300, 100, 250, 50)
+    values = np.arange(700 * 2).reshape(700, 2)
+    X = da.from_array(values, chunks=(sizes, 2)).map_blocks(load, dtype=values.dtype)
+    task = BlockTask(DaskArrayDataset(X, X[:, 0]), rows_and_count)
+    engine = scaled(embedded, 2) if distributed_engine else SerialEngine()
+    total = engine.map_reduce(task, cut_blocks(700, block_rows, rows_per_block=block_rows), None)
+    assert total.tolist() == [700, values.sum(), values[:, 0].sum()]
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == list("0123")
+
+
+def test_a_partition_with_other_rows_than_its_chunks_say_is_refused(embedded):
+    X = da.ones((100, 2), chunks=(50, 2)).map_blocks(lambda piece: piece[:-1], dtype=float)
+    task = BlockTask(DaskArrayDataset(X), lambda rows, _: len(rows.X))
+    for engine in (scaled(embedded, 1), SerialEngine()):
+        with refuses(DataError, "0:50", "49"):
+            engine.map_reduce(task, cut_blocks(100, 10, rows_per_block=10), None)
+
+
+# -- kept sums -----------------------------------------------------------------------------------------
+
+
+class StubLedger:
+    """Sums of 40 blocks in one stretch, which `find` does not give."""
+
+    def __init__(self, folder: Path, *, is_deadly: bool) -> None:
+        self.folder, self.is_deadly = folder, is_deadly
+
+    def spans(self, name: str) -> list[range]:
+        return [range(40)]
+
+    def find(self, name: str, span: range) -> None:
+        (self.folder / f"{time.monotonic_ns()}").touch()
+        if self.is_deadly:
+            os._exit(1)  # as the kernel does to a worker without memory
+
+    def put(self, name: str, span: range, total: Any) -> None:
+        pass
+
+    def seconds(self, total: Any) -> float:
+        return np.inf
+
+    def output(self, name: str) -> None:
+        return None
+
+
+def count_slowly(rows: Rows, _: object) -> int:
+    time.sleep(0.01)
+    return len(rows.X)
+
+
+@pytest.mark.faults("F15")
+@pytest.mark.parametrize("is_deadly", [True, False], ids=["deadly", "damaged"])
+def test_kept_sums_that_fail_are_made_again_by_all_workers(embedded, tmp_path, url, is_deadly):
+    from rff_dist import open_dataset
+
+    engine, timings = scaled(embedded, 2), PassTimings()
+    engine.observers = (timings,)
+    blocks = cut_blocks(600, 15, rows_per_block=15)
+    with engine.keeping(StubLedger(tmp_path, is_deadly=is_deadly)):
+        assert engine.map_reduce(BlockTask(open_dataset(url), count_slowly), blocks, None) == 600
+    assert len(list(tmp_path.iterdir())) == 1
+    assert len({done.worker for done in timings.blocks}) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.faults("F15")
+def test_merges_that_kill_workers_end_the_pass(embedded):
+    here = os.getpid()
+
+    def add(left: int, right: int) -> int:
+        if left + right == 20 and os.getpid() != here:
+            os._exit(1)
+        return left + right
+
+    def one(*_: object) -> int:
+        time.sleep(0.02)
+        return 1
+
+    with refuses(ClusterError, "merge", "4"):
+        scaled(embedded, 2).map_reduce(one, unit_blocks(20), None, combine=add)
