@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.classify.platt_scaling import ScoreCalibration
-from rff_dist.data import blocks
+from rff_dist.data import blocks, grids
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError, IntegrityError, SolveError
 from rff_dist.fitting import evaluation, predicting
@@ -113,6 +113,8 @@ def predict(
 ) -> int:
     """Write the class of every row to a new Zarr group, as the array `labels` of the labels' own type.
 
+    A grid holds numbers, whose words are in CF's `flag_meanings`.
+
     With `probabilities`, an array of that name, of shape (n_samples, n_classes), holds the probability of
     each class, and the group's attribute `feature_names` lists the classes. The pass is idempotent, and the
     output appears at `url` when it is complete.
@@ -126,12 +128,16 @@ def predict(
     if probabilities and calibration is None:
         raise no_probabilities(model)
     classes = read_classes(model)
-    plain = classes.astype(str) if classes.dtype.kind in "OU" else classes
+    plain, names = classes, [str(label) for label in classes.tolist()]
+    meanings = {} if classes.dtype.kind in "OU" else {int(label): f"class_{label}" for label in classes}
+    if classes.dtype.kind in "OU" and isinstance(dataset, grids.GridDataset):
+        plain, meanings = np.arange(len(classes)), dict(enumerate(names))
+    elif classes.dtype.kind in "OU":
+        plain = classes.astype(str)
     fields: list[tuple[Any, ...]] = [("labels", plain.dtype)]
     if probabilities:
         fields.append(("probabilities", np.float64, (len(classes),)))
-    dtype, names = np.dtype(fields), [str(label) for label in classes.tolist()]
-    meanings = {} if plain.dtype.kind == "U" else {int(label): f"class_{label}" for label in classes}
+    dtype = np.dtype(fields)
     columns, facts = names if probabilities else None, {"model_digest": model.digest()}
     compute = partial(_predict_block, classes=plain, calibration=calibration, dtype=dtype)
     layout = predicting.layout_of(dataset, dtype=dtype, column_names=columns, meanings=meanings)

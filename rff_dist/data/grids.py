@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import colorsys
 import hashlib
 import logging
 import math
@@ -435,7 +436,8 @@ def grid_of(
             if targets and dim not in targets[0].dims:
                 raise DataError(
                     f"{variable.name!r} has the dimension {dim!r}, and {targets[0].name!r} has "
-                    f"{list(targets[0].dims)}; expected a target for each cell. Select or average over it"
+                    f"{list(targets[0].dims)}; expected a target for each cell. Select or average over "
+                    "it, or make a variable of each of its places (xarray's `to_dataset`)"
                 )
     dims = tuple(sizes)
     whole = [v for v in variables if len(v.dims) == len(dims)] or variables
@@ -580,3 +582,20 @@ def _number(value: Any) -> Any:
         with suppress(ValueError):
             return read(value)
     return None
+
+
+# -- classes ---------------------------------------------------------------------------------------
+
+
+def flags_of(meanings: Mapping[int, str]) -> dict[str, Any]:
+    """Return CF's attributes of labels, with a colour of each: hues a golden section apart."""
+    if not meanings:
+        return {}
+    words = ["_".join(meaning.split()) for meaning in meanings.values()]
+    if len(set(words)) < len(words):
+        words = [f"{word}_{value}" for word, value in zip(words, meanings, strict=True)]
+    hues = [(i * 0.618034 % 1, 0.45 + 0.2 * (i // 2 % 2), 0.6) for i in range(len(meanings))]
+    parts = (colorsys.hls_to_rgb(*hue) for hue in hues)
+    colours = ["#" + "".join(f"{round(255 * part):02x}" for part in rgb) for rgb in parts]
+    texts = {"flag_meanings": " ".join(words), "flag_colors": " ".join(colours)}
+    return {"flag_values": [*meanings], **texts}

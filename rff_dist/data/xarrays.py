@@ -1,5 +1,6 @@
 """Datasets and DataArrays of xarray as grids, and results as DataArrays; xarray is not imported before."""
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 
 from rff_dist.data import blocks, grids, labelled
 from rff_dist.errors import DataError
+
+_log = logging.getLogger(__name__)
+_INPUTS = ("band", "variable")  # dimensions that rioxarray, and `to_dataarray`, make of inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,29 +42,35 @@ def is_xarray(value: object) -> bool:
 
 
 def open_xarray(
-    X: Any, y: Any = None, sample_weight: Any = None, inputs: Sequence[str] | None = None
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    inputs: Sequence[str] | None = None,
+    expected: Sequence[str] = (),
 ) -> grids.GridDataset:
     """Return the cells of xarray's objects as a dataset.
 
-    `X`: Dataset whose variables are the inputs, or DataArray, which is one input.
+    `X`: Dataset whose variables are the inputs, or DataArray; see `_as_variables`.
     `y`: DataArray, or Dataset with a variable for each target; with `inputs` the name of one.
     `inputs`: names of X's variables and coordinates, if not all variables are inputs.
+    `expected`: names of a fitted model's inputs.
     Raises DataError if coordinates or reference systems of the parts differ.
     """
-    X = X.to_dataset(name=X.name or "x0") if hasattr(X, "to_dataset") else X
     y = X[y] if isinstance(y, str) else y
     others = {"y": y, "sample_weight": sample_weight}
     for name, other in others.items():
         if other is not None:
             if not is_xarray(other):
-                kind = type(other).__name__
-                raise DataError(f"`{name}` is a {kind} and X an xarray Dataset; expected a DataArray")
+                raise DataError(
+                    f"`{name}` is a {type(other).__name__}, and X of xarray is a grid with the dimensions "
+                    f"{[*X.sizes]}; expected a DataArray. For a table of rows pass X.values"
+                )
             _check_coordinates(X, other, name)
+    X = _as_variables(X, y, expected) if hasattr(X, "to_dataset") else X
+    variables = {str(name): X[name] for name in X.variables}
 
     def find(name: str) -> XarrayVariable | None:
-        if name not in X.variables:
-            return None
-        return _xarray_variable(name, X[name])
+        return _xarray_variable(name, variables[name]) if name in variables else None
 
     named = [str(name) for name in X.data_vars] if inputs is None else inputs
     targets = [] if y is None else list(y.data_vars.values()) if hasattr(y, "data_vars") else [y]
@@ -72,6 +82,40 @@ def open_xarray(
     coordinates = (part.coords for part in parts if part is not None)
     found = [part[name].attrs for part in coordinates for name in sorted(mappings & set(part))]
     return replace(dataset, reference=grids.reference_of(found))
+
+
+def _as_variables(X: Any, y: Any, expected: Sequence[str]) -> Any:
+    """Return a DataArray as a Dataset of its inputs: one, or one for each place along one dimension.
+
+    That dimension is the one that y lacks, whose labels are the expected inputs, or that is called "band".
+    """
+    names = {dim: _names_along(X, dim) for dim in X.dims}
+    if y is not None:
+        found = [dim for dim in X.dims if dim not in y.dims]
+    else:
+        found = [dim for dim in X.dims if set(names[dim]) == set(expected)]
+        found = found or [dim for dim in X.dims if dim in _INPUTS]
+    if len(found) != 1:
+        if len(expected) > 1 or (y is None and X.ndim == 2 and not expected):
+            _log.warning(
+                "X is a DataArray, read as one input on a grid with the dimensions %s. For a table of rows "
+                "pass X.values, for several inputs a Dataset (xarray's `to_dataset`)",
+                [*X.dims],
+            )
+        return X.to_dataset(name=X.name or "x0")
+    [dim] = found
+    import xarray
+
+    along = [name for name, coordinate in X.coords.items() if dim in coordinate.dims]
+    parts = {name: X.drop_vars(along).isel({dim: i}) for i, name in enumerate(names[dim])}
+    ordered = expected if set(expected) == set(parts) else parts
+    return xarray.Dataset({name: parts[name] for name in ordered})
+
+
+def _names_along(X: Any, dim: Any) -> list[str]:
+    """Return the names of inputs along a dimension: its labels, or its name and their numbers."""
+    labels = X[dim].values.tolist()
+    return [label if isinstance(label, str) else f"{dim}_{label}" for label in labels]
 
 
 def group_by(dataset: grids.GridDataset, groups: Any) -> labelled.GroupedDataset:

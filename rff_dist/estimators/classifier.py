@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
 from rff_dist.classify.platt_scaling import ScoreCalibration
-from rff_dist.data import blocks, columns, labelled
+from rff_dist.data import blocks, columns, grids, labelled, xarrays
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators import base, inputs
@@ -318,10 +318,18 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         return self._of_scores(X, partial(_decisions, self._calibration), width=width, dtype=np.float64)
 
     def predict(self, X: Any) -> Any:
-        """Return the class of each row, shape (n_samples,); see `decision_function`."""
+        """Return the class of each row, shape (n_samples,); see `decision_function`.
+
+        On a grid of xarray classes in words are numbers, whose words are in the attribute `flag_meanings`.
+        """
         check_is_fitted(self)
-        finish = partial(_labels, self.classes_, self._calibration)
-        return self._of_scores(X, finish, width=None, dtype=self.classes_.dtype)
+        classes, flags = self.classes_, {}
+        if xarrays.is_xarray(X) and classes.dtype.kind in "OUT":
+            flags = grids.flags_of({i: str(label) for i, label in enumerate(classes)})
+            classes = np.arange(len(classes))
+        finish = partial(_labels, classes, self._calibration)
+        found = self._of_scores(X, finish, width=None, dtype=classes.dtype)
+        return found.assign_attrs(flags) if flags else found
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:

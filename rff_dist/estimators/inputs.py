@@ -87,7 +87,8 @@ def as_dataset(
         names: Any = {} if supervised else {"y": None}  # a y of text cannot be read as targets
         dataset: Dataset = X if isinstance(X, Dataset) else datasets.open_dataset(X, **names)
     elif xarrays.is_xarray(X):
-        dataset = xarrays.open_xarray(X, y if supervised else None, sample_weight)
+        expected = () if reset else getattr(estimator, "feature_names_in_", ())
+        dataset = xarrays.open_xarray(X, y if supervised else None, sample_weight, expected=expected)
     elif is_dask(X):
         from rff_dist.engines.dask_arrays import DaskArrayDataset
 
@@ -174,7 +175,8 @@ def as_labelled(
         check_classification_targets(y)
         return _in_memory(X, None, sample_weight), as_column(y)
     if xarrays.is_xarray(X):
-        X, y, sample_weight = xarrays.open_xarray(X, y, sample_weight), None, None
+        expected = () if reset else getattr(estimator, "feature_names_in_", ())
+        X, y, sample_weight = xarrays.open_xarray(X, y, sample_weight, expected=expected), None, None
     dataset = as_dataset(estimator, X, None, sample_weight, reset=reset, supervised=False)
     labels = _labels_of(estimator, dataset, y) if _is_stored(X) else as_column(y)
     memory.require_rows({"X": dataset.n_samples, "y": labels.n_samples})

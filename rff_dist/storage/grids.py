@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from zarr.codecs import ZstdCodec
 
 from rff_dist import lazy
-from rff_dist.data import blocks, columns, grids, xarrays
+from rff_dist.data import blocks, grids, xarrays
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, documents, groups, locations, output_places
@@ -344,19 +343,13 @@ def create_grid_output(
 ) -> GridOutput:
     """Begin variables on the grid of a dataset: its dimensions, coordinates, chunks and grid mapping.
 
-    Raises InvalidParameterError if the dataset is not stored, or values are text; as
-      `outputs.create_output`.
+    Raises InvalidParameterError if the dataset is not stored; as `outputs.create_output`.
     """
     reference = max((c.variable for c in dataset.inputs), key=lambda variable: len(variable.dims))
     if not isinstance(reference, StoredVariable):
         raise InvalidParameterError(
             "the grid is in memory, so no attributes or coordinates are stored; expected a Zarr group. Use "
             "the estimator's `predict`, and xarray's `to_zarr`"
-        )
-    if any(columns.is_text(base) for base, _ in layout.parts.values()):
-        raise InvalidParameterError(
-            "the labels are text, which variables of a grid do not hold; expected whole numbers, as CF's "
-            "`flag_values`. Train on these"
         )
     group, location = reference.group, locations.parse_location(url)
     sources = [] if group.url is None else [locations.parse_location(group.url)]
@@ -381,21 +374,12 @@ def create_grid_output(
                     base = layout.parts[part][0]
                     attributes = _attributes(name, of, target, reference)
                     if base.kind not in "fU":
-                        attributes |= _flags(layout.meanings)
+                        attributes |= grids.flags_of(layout.meanings)
                     _create(created, name, base, dataset, reference, attributes)
     except Exception:
         chosen.discard()
         raise
     return GridOutput(chosen, layout, dataset.grid, dataset.edges)
-
-
-def _flags(meanings: Mapping[int, str]) -> dict[str, Any]:
-    """Return CF's attributes of labels, with a colour of each: hues a golden section apart."""
-    hues = [(i * 0.618034 % 1, 0.45 + 0.2 * (i // 2 % 2), 0.6) for i in range(len(meanings))]
-    parts = (colorsys.hls_to_rgb(*hue) for hue in hues)
-    colours = ["#" + "".join(f"{round(255 * part):02x}" for part in rgb) for rgb in parts]
-    texts = {"flag_meanings": " ".join(meanings.values()), "flag_colors": " ".join(colours)}
-    return {"flag_values": [*meanings], **texts} if meanings else {}
 
 
 def _coordinates(group: groups.StoredGroup, reference: StoredVariable, dims: Sequence[str]) -> list[str]:

@@ -5,12 +5,14 @@ import shutil
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 import zarr
 from sklearn.linear_model import Ridge
 
 from rff_dist import RFFPCA, RFFClassifier, RFFKMeans, RFFRidge
+from rff_dist.classify.predict import predict as predict_classes
 from rff_dist.data import blocks as data_blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
@@ -276,6 +278,51 @@ def test_classes_of_xarray_are_a_grid(cube):
     # rows are summed in another order, which only moves a decision next to 0
     assert np.mean(found.values.ravel()[here] == on_rows.predict(X[here])) > 0.999
     assert on_grid.score(inputs, kinds) == pytest.approx(on_rows.score(X[here], y[here, 0]), abs=1e-3)
+
+
+@pytest.mark.parametrize("labels", [["rain", "other"], [1, 2], None], ids=["words", "numbers", "none"])
+def test_inputs_along_a_dimension_are_those_of_a_dataset(cube, labels):
+    target, how = cube.temperature, {**PLAIN, "length_scale": 1.0}
+    names = [label if isinstance(label, str) else f"band_{label}" for label in labels or [0, 1]]
+    rain = cube.rain.assign_attrs(nodata=float(cube.rain[5, 5, 5]))
+    inputs = xr.Dataset(dict(zip(names, (rain, cube.rain**2), strict=True)))
+    stacked = xr.concat([*inputs.values()], "band", combine_attrs="override").drop_vars(
+        "band", errors="ignore"
+    )
+    if labels is not None:
+        stacked = stacked.assign_coords(band=labels, wavelength=("band", [0.4, 0.5]))
+    on_bands, on_inputs = (RFFRidge(**how).fit(X, target) for X in (stacked, inputs))
+    assert on_bands.feature_names_in_.tolist() == names
+    found = on_bands.predict(stacked)
+    xr.testing.assert_equal(found, on_inputs.predict(inputs))
+    assert bool(found[5, 5, 5].isnull())
+    if labels is not None:
+        xr.testing.assert_equal(on_inputs.predict(stacked.isel(band=[1, 0])), found)
+    assert RFFKMeans(n_clusters=2, n_components=32, random_state=0).fit(stacked).n_features_in_ == 2
+
+
+def test_classes_in_words_are_numbers_with_their_meanings(tmp_path, cube, place):
+    inputs = open_dataset(place, x=["rain", "elevation"], y=None)
+    X = all_rows(inputs).X
+    words = np.where(X[:, 0] > 1, "old forest", np.where(X[:, 1] > 0, "bare_soil", "bare soil"))
+    frame = pd.DataFrame(X, columns=["rain", "elevation"])
+    model = RFFClassifier(**{**PLAIN, "length_scale": 1.0}).fit(frame, words)
+    found = model.predict(cube[["rain", "elevation"]])
+    np.testing.assert_array_equal(found.isnull(), cube.rain.isnull())
+    assert len(set(found.flag_meanings.split())) == len(found.flag_values) == 3
+    known = model.predict(frame)
+    codes = np.searchsorted(model.classes_, known)
+    np.testing.assert_array_equal(found, as_grid(inputs, codes.astype(float)))
+    predict_classes(inputs, model.model_, tmp_path / "map", engine=SerialEngine(), probabilities=True)
+    stored = xr.open_zarr(tmp_path / "map", consolidated=False)
+    np.testing.assert_array_equal(stored.labels, found)
+    assert stored.labels.flag_meanings == found.flag_meanings
+    assert "probabilities_old forest" in stored
+
+
+def test_variables_may_have_numbers_for_names(cube):
+    inputs = cube[["rain", "elevation"]].rename(rain=1, elevation=2)
+    assert RFFRidge(**PLAIN).fit(inputs, cube.temperature).feature_names_in_.tolist() == ["1", "2"]
 
 
 @pytest.fixture(scope="module")
