@@ -45,7 +45,29 @@ def number(value: Any) -> str:
         return "–"
     if isinstance(value, int):
         return f"{value:,}"
+    if 0.99995 <= value < 1:
+        return score(value, 4)
     return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e7 else f"{value:.4g}"  # which would say 1e+04
+
+
+def score(value: float, digits: int = 2, best: float = 1.0) -> str:
+    """Return a score with so many decimals; with more if it would be rounded to the best one.
+
+    >>> score(0.9044), score(0.9978), score(1.0)
+    ('0.90', '0.998', '1.00')
+    """
+    while value < best and round(value, digits) >= best and digits < 16:
+        digits += 1
+    return f"{value:.{digits}f}"
+
+
+def share(value: float) -> str:
+    """Return a share in percent; less than all is never 100%.
+
+    >>> share(0.9042), share(0.99996), share(1.0)
+    ('90.4%', '99.996%', '100.0%')
+    """
+    return f"{score(100 * value, 1, 100.0)}%"
 
 
 def plus_minus(value: float, deviation: float | None) -> str:
@@ -55,6 +77,8 @@ def plus_minus(value: float, deviation: float | None) -> str:
     digits = max(0, 1 - math.floor(math.log10(deviation)))
     if digits > 8:
         return f"{value:.4g} ± {deviation:.2g}"
+    if value < 1 <= round(value, digits):
+        return f"{number(value)} ± {deviation:.{digits}f}"
     comma = "," if abs(value) >= 9999.5 else ""  # as `number` has it
     return f"{value:{comma}.{digits}f} ± {deviation:.{digits}f}"
 

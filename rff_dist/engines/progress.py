@@ -71,6 +71,8 @@ class PassResumed(Event):
     n_samples: int
 
     def __str__(self) -> str:
+        if self.n_kept == self.n_samples:  # perhaps by an earlier part of the same job
+            return f"{self.label}: done already, from sums that were kept"
         share = math.floor(100 * self.n_kept / self.n_samples)
         return f"{self.label}: goes on where a job was stopped: {share} % of the rows are there"
 
@@ -313,15 +315,15 @@ class _Phase:
             return f"{self.label} {self.turn:,}/{self.limit:,}"
         return f"{self.label}: {self.text}" if self.text else self.label
 
-    def line(self) -> str:
-        """Say how far the phase is."""
+    def line(self, *, at_work: bool = False) -> str:
+        """Say how far the phase is; a phase at work has done 0 rows, not all, before its first block."""
         if self.merging:
             return self.merging
         if self.limit:
             return f"{self.label}: {self.turn:,} of at most {self.limit:,} {self.unit}"
         if not self.n_samples:
             return str(self)
-        share = f"{self.seen:,} of " if self.seen else ""
+        share = f"{self.seen:,} of " if self.seen or at_work else ""
         return f"{self.label}: {share}{self.n_samples:,} rows"
 
 
@@ -386,7 +388,7 @@ class RichProgress:
         while not self._ended.wait(self.TICK):
             self._bar.start()
             seconds = time.perf_counter() - self._phase.begun
-            self._line(f"{self._phase.line()}, for {seconds:.0f} s", at_once=False)
+            self._line(f"{self._phase.line(at_work=True)}, for {seconds:.0f} s", at_once=False)
 
     def count(self, label: str, done: int, total: int | None) -> None:
         """Show how many rows of a phase that is no pass are done, and the total if it is known."""

@@ -23,6 +23,7 @@ from rff_dist.living.differences import Range, as_blocks, count_rows, cut_ranges
 from rff_dist.numerics import cholesky, eigen, exact_sums
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import accumulate, inspection, ridge_statistics
+from rff_dist.text import number
 from rff_dist.typing import FloatArray
 
 TOLERANCE = 0.05
@@ -57,7 +58,7 @@ class HeldOut:
         n_samples = f"{self.errors.n_samples:,}"
         if self.sums is None:
             return f"{n_samples} rows of test data"
-        return f"the newest {n_samples} rows that the champion holds"
+        return f"the newest {n_samples} rows of the current model, left out of both"
 
 
 def hold_out(
@@ -214,6 +215,14 @@ def measure_pair(rows: Rows, models: predicting.LinearModel) -> PairedErrors:
     return PairedErrors(*map(exact_sums.ExactSum.of, (*totals, *spreads)))
 
 
+def _change_words(ratio: float) -> str:
+    """Return in words how an error with this ratio to another one differs from it."""
+    if not np.isfinite(ratio):
+        return "higher"
+    change = number(100 * abs(ratio - 1))
+    return "the same" if ratio == 1 else f"{change}% {'higher' if ratio > 1 else 'lower'}"
+
+
 def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERANCE, engine: Engine) -> Gate:
     """Compare the challenger with the champion on held-out rows.
 
@@ -245,10 +254,11 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     passed = at_least <= 1 + tolerance
     names = challenger.card.get("target_names") or [f"target {i}" for i in range(len(old))]
     target = f" of {names[worst]}" if len(old) > 1 else ""
-    reason = (
-        f"on {held_out.words} the challenger's mean squared error{target} is {ratio:.4g} times the "
-        f"champion's, at least {at_least:.4g} times with a confidence of {1 - _DOUBT:.0%}, "
-        f"{'within' if passed else 'above'} the {1 + tolerance:.4g} that are tolerated"
-    )
     rmse = [tuple(np.sqrt(values).tolist()) for values in (old, now)]
+    before, after = (number(values[worst]) for values in rmse)
+    limit = f"with {1 - _DOUBT:.0%} confidence over {number(100 * tolerance)}% higher"
+    reason = (
+        f"on {held_out.words}, the mean squared error{target} is {_change_words(ratio)} (RMSE {after}, "
+        f"before {before}); {'refused would be what is' if passed else 'it is'} {limit}"
+    )
     return Gate(passed, reason, held_out.words, ratio, at_least, tolerance, *rmse)

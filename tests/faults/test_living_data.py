@@ -146,7 +146,7 @@ class LivingData(RuleBasedStateMachine):
             return
         assert found["left_out"] == [] or not self.all_are_good
         for because in found["left_out_because"]:
-            assert "rolled back" in because or "above the 1.05 that are tolerated" in because
+            assert "rolled back" in because or "with 99% confidence over 5% higher" in because
         self.assert_holds(model, dataset, found["left_out"])
 
     @rule()

@@ -149,9 +149,9 @@ def evaluate(job: specs.Evaluate, passes: display.Passes) -> Document:
     "model data.zarr --backfill 0 --force",
 )
 def update(job: specs.Update, passes: display.Passes, page: Page) -> Document:
-    """Add the rows that were appended since a model was trained, exactly, if the new model is no worse.
+    """Add the rows that were appended since a model was trained, unless the new model is clearly worse.
 
-    If it is worse, the rows are refused, and the exit code is 3.
+    If it is, the rows are refused, and the exit code is 3.
     """
     from rff_dist.workbench.jobs.refresh import update
     from rff_dist.workbench.results.updates import update_document

@@ -27,7 +27,7 @@ from rff_dist.data import blocks
 from rff_dist.fields import values_of
 from rff_dist.ridge import held_out
 from rff_dist.ridge.describe import TITLES
-from rff_dist.text import number
+from rff_dist.text import number, score, share
 from rff_dist.typing import FloatArray, IntArray, Summary
 
 NOTHING_COMPARED = (
@@ -290,7 +290,7 @@ class Comparison(JudgedRows):
         if self.measure == "log_loss":
             return number(value)
         shown_as_share = self.weights is not None or self.n_rows > 1_000
-        return f"{value:.1%}" if shown_as_share else f"{value * self.n_rows:.0f}"
+        return share(value) if shown_as_share else f"{value * self.n_rows:.0f}"
 
     @property
     def _own_figure(self) -> str:
@@ -298,12 +298,12 @@ class Comparison(JudgedRows):
         if self.measure == "accuracy":
             return f"{figure} are classified correctly"
         if self.measure == "log_loss":
-            right = f"{self.scores[OURS]['accuracy']:.1%}"
+            right = share(self.scores[OURS]["accuracy"])
             return f"{right} are classified correctly and the log loss is {figure}"
         if self.measure == "r2":
             return f"the mean R² is {figure}"
         r2 = self.scores[OURS]["r2"][0]
-        return f"the typical error (RMSE) is {figure}" + ("" if r2 is None else f" (R² {r2:.2f})")
+        return f"the typical error (RMSE) is {figure}" + ("" if r2 is None else f" (R² {score(r2)})")
 
     def _saved(self, name: str) -> str:
         one = self.differences.get(name)

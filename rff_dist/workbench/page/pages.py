@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist import fields
+from rff_dist import fields, text
 from rff_dist.data import blocks, memory, samples
 from rff_dist.data.columns import Column
 from rff_dist.engines import clock, protocol, serial
@@ -91,8 +91,8 @@ def clusters_page(
         for i, *_ in sizes.rows[:20]
     ]
     first = "" if shown == X.shape[1] else f" Its first {shown} columns are shown."
-    text = "For each of the largest clusters: the sampled row that is nearest to its centre."
-    page.section("Representatives", text + first)
+    nearest = "For each of the largest clusters: the sampled row that is nearest to its centre."
+    page.section("Representatives", nearest + first)
     page.table("Rows that represent their clusters", ("cluster", *map(str, names[:shown])), stand)
     last_sections(page, clusters, made, times)
     return page
@@ -161,7 +161,7 @@ def model_page(
     classifier = "classifier" in model.card
     comparison = comparison or judging.compare_left_out(data, model)
     lead = verdict.verdict_of(comparison)
-    lead = lead if update is None else f"The update: {update['decision']}, since {update['reason']}."
+    lead = lead if update is None else f"{updates.decision_words(update)}: {update['reason']}."
     sample = columns.sample_data(data, model)
     split = rows_words.split_words(data.rows.attributes)
     created = model.card.get("created")
@@ -381,7 +381,7 @@ def _interval_table(
             share, low, high = verdict.share_with_interval(hits, weights, groups)
             wanted = f"{level:.0%}" if len(targets) == 1 else f"{name}, {level:.0%}"
             width = float((upper - lower)[:, target].mean())
-            found.append((wanted, f"{share:.1%}", f"{low:.1%} to {high:.1%}", width))
+            found.append((wanted, text.share(share), f"{text.share(low)} to {text.share(high)}", width))
     caption = f"Prediction intervals, from {predict.intervals_by(model)}, on {len(observed):,} test rows"
     header = ("wanted coverage", "measured coverage", f"its {verdict.LEVEL:.0%} interval", "mean width")
     page.table(caption, header, found)
@@ -394,7 +394,7 @@ def _confusion_section(page: document.Document, comparison: verdict.Comparison, 
     np.add.at(counts, (truth, said), 1)
     shown, by_class = names[:30], []
     for i, name in enumerate(shown):
-        recall = f"{counts[i, i] / counts[i].sum():.1%}" if counts[i].any() else None
+        recall = text.share(counts[i, i] / counts[i].sum()) if counts[i].any() else None
         by_class.append((name, *counts[i, : len(shown)].tolist(), recall))
     header = ("class", *(f"predicted {name}" for name in shown), "recall")
     page.table("Rows by true class and predicted class", header, by_class)
@@ -429,7 +429,8 @@ def _draw_roc(page: document.Document, positive: NDArray[np.bool_], scores: NDAr
     axes.plot(false, true, color=pictures.BLUE, lw=2.0)
     axes.plot([0, 1], [0, 1], **_GUIDE)
     pictures.plain_axes(axes, f"share of other rows that are called {name}", f"share of {name} that is found")
-    words = f"ROC curve of {name}: the area under it (ROC AUC) is {area:.3f}; 0.5 is chance, 1 is perfect."
+    auc = text.score(area, 3)
+    words = f"ROC curve of {name}: the area under it (ROC AUC) is {auc}; 0.5 is chance, 1 is perfect."
     page.picture(pictures.png_of(figure), words, words, shrinks=True)
 
 
@@ -533,7 +534,7 @@ def last_sections(page: document.Document, model: AnyModel, made: Mapping[str, A
     card = model.card
     if cards.ABOUT in card:
         page.section("Intended use")
-        page.parts.append({name.replace("_", " "): text for name, text in card[cards.ABOUT].items()})
+        page.parts.append({name.replace("_", " "): said for name, said in card[cards.ABOUT].items()})
     page.section("Provenance", folded=True)
     packages = card.get("environment", {}).get("packages", {})
     facts = {

@@ -8,7 +8,7 @@ from rff_dist.classify.predict import Confusion, read_classes
 from rff_dist.fitting import evaluation
 from rff_dist.kmeans import labels
 from rff_dist.ridge import uncertainty
-from rff_dist.text import number, plus_minus
+from rff_dist.text import number, plus_minus, share
 from rff_dist.typing import FloatArray, Summary
 from rff_dist.workbench.jobs import predict, specs
 from rff_dist.workbench.results import clusters, models, words
@@ -111,7 +111,7 @@ def _calibration(calibration: uncertainty.Calibration, target: int) -> dict[str,
 def _calibration_parts(targets: list[dict[str, Any]]) -> list[Part]:
     levels = [f"{float(level):.0%}" for level in targets[0]["coverage"]]
     rows = [
-        [target["name"], target["nlpd"], target["z_nlpd"], *map("{:.1%}".format, target["coverage"].values())]
+        [target["name"], target["nlpd"], target["z_nlpd"], *map(share, target["coverage"].values())]
         for target in targets
     ]
     caption = "negative log density of the targets, and the share of rows inside central intervals"

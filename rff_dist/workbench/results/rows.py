@@ -131,7 +131,7 @@ def split_words(attributes: Mapping[str, Any]) -> str | None:
     holdout = parts["holdout"]
     by_time = holdout["by"] is not None
     how = f"the latest by {holdout['by']}" if by_time else f"at random, seed {holdout['seed']}"
-    return f"{100 * holdout['share']:g} % of the rows for a test, {how}"
+    return f"about {100 * holdout['share']:g} % of the rows for a test, {how}"
 
 
 def dataset_facts(dataset: datasets.ZarrDataset) -> words.Facts:

@@ -57,10 +57,22 @@ def update_facts(record: Mapping[str, Any]) -> words.Facts:
         replaced = f", {record['n_replaced']:,} that replaced others" if record["n_replaced"] else ""
         facts["new rows"] = f"{record['n_new']:,}, of {n_appended:,} appended{replaced}"
         facts["drift"] = _drift_words(record["drift"])
+    if record["decision"] == "kept":
+        again = ["rff-dist", "update", record["model"], record["data"]]
+        again += ["--backfill", str(record["new"][0][0])] if record["new"] else []
+        facts["to take the rows nonetheless"] = shlex.join([*again, "--force"])
     if (solution := record.get("solution")) is not None:
         alpha, before = (words.value_words(solution[name]) for name in ("alpha", "alpha_before"))
         facts |= {"alpha": f"{alpha}, before {before}", **words.solver_facts(solution)}
     return facts | {"digest": record["digest"][:16]}
+
+
+def decision_words(record: Mapping[str, Any]) -> str:
+    """Return what was decided, and about which version."""
+    decision, version = record["decision"], record["version"]
+    if decision.endswith("kept"):
+        return "Refused: the model stays as it was" if decision == "kept" else "The new rows would be refused"
+    return decision.capitalize() + ("" if version is None else f" as version {version}")
 
 
 def _drift_words(drift: Mapping[str, Any]) -> str:

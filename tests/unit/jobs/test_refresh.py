@@ -121,7 +121,7 @@ def test_a_bad_batch_is_kept_out_and_the_next_good_one_is_judged_on_its_own(any_
     data.append(1, bad=True)
     kept = run(any_place, data.now)
     assert kept["decision"] == "kept"
-    assert "above the 1.05 that are tolerated" in kept["reason"]
+    assert "with 99% confidence over 5% higher" in kept["reason"]
     assert "errors" in kept["drift"]["parts"]
     after = read_model(any_place)
     assert after.digest() == before.digest()

@@ -237,7 +237,7 @@ class TestARun:
         append_dataset(url, *draw(300, 5))
         found = refresh(tmp_path / "model", url)
         assert (found["decision"], found["n_new"], found["n_gone"]) == ("published", 300, 1)
-        assert found["held_out"]["held_out"] == "the newest 799 rows that the champion holds"
+        assert found["held_out"]["held_out"] == "the newest 799 rows of the current model, left out of both"
         assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url))
 
     def test_keeps_the_champion_of_bad_corrections_and_remembers_them(self, url, tmp_path, begun):
