@@ -1,7 +1,8 @@
 """What a run came to, where those look who did not start it: the message of its last state, tags and events.
 
 The tags `model:NAME` and `dataset:NAME` find all runs about one model or dataset; `published` and `refused`
-those that changed it or did not. A run that failed has the tag `error:KIND`, such as `error:data.nan`.
+those that changed it or did not, and their last state is called so. A run that failed has the tag
+`error:KIND`, such as `error:data.nan`.
 Events are about the model, so that automations need not know its flow::
 
     rff_dist.model.published    a model or a version of it became current
@@ -48,7 +49,7 @@ def end(result: Mapping[str, Any], parameters: Mapping[str, Any], *, publishes: 
     """
     model, data = (name_of(parameters.get(key)) for key in ("model", "data"))
     decision = str(result.get("decision", "published" if publishes else ""))
-    verdict = {"published": "published", "nothing new": ""}.get(decision, "refused" if decision else "")
+    verdict = {"published": "published", "kept": "refused"}.get(decision, "")
     tags = {f"model:{model}" if model else "", f"dataset:{data}" if data else "", verdict} - {""}
     with get_client(sync_client=True) as client:  # each request ends after Prefect's 60 s
         # Read first: the tags of its deployment, by which automations find it, must stay.
@@ -61,7 +62,8 @@ def end(result: Mapping[str, Any], parameters: Mapping[str, Any], *, publishes: 
         about = {"prefect.resource.id": f"rff_dist.model.{model}", "prefect.resource.name": model}
         payload = {name: result[name] for name in facts if name in result}
         emit_event(f"rff_dist.model.{event}", resource=about, payload=payload)
-    last: State[Any] = Completed(message=_said.get()[:_LONGEST] or None, data=result)
+    message = _said.get()[:_LONGEST] or None
+    last: State[Any] = Completed(name=verdict.capitalize() or "Completed", message=message, data=result)
     of_data = "model" not in parameters and result.get("n_new")
     # its output, a model that it published, or new rows
     are_made = (("output", True), ("model", verdict == "published"), ("data", of_data))

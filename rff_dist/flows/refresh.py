@@ -55,7 +55,7 @@ class RefreshParameters(running.Form):
 
 @running.job_flow("refresh", RefreshParameters, resume=_RESUME)
 def refresh(parameters: RefreshParameters) -> Summary:
-    """Bring data in step with their table, if given; add what is new to a model; publish it unless clearly worse.
+    """Bring data in step with their table; add what is new to a model, and publish it unless clearly worse.
 
     Returns: JSON-able: `decision` ("published", "kept" or "nothing new") and `reason`; where the model is,
       its version's number, digest and rows; the new rows, and the other members of the record of

@@ -417,20 +417,32 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
         f"- {key}: {code(place)} is published in the last step, whole or not at all."
         for key, place in places.items()
     ]
+    again = f"*Retry* on this page, or `prefect deployment run '{name}/DEPLOYMENT'`. {resume}\n"
+    if _is_decided(error):
+        todo = "Change what the message names, the data or a parameter: as it is, the run fails again. Then: "
+    else:
+        todo = "Run it again with the same parameters: "
     lines = [
         f"# {name}: {state.name or state.type.value}\n",
         *(f"> {line}" for line in message.splitlines()),
         "",
         *kind,
         "## To go on\n",
-        "Run it again with the same parameters: *Retry* on this page, or "
-        f"`prefect deployment run '{name}/DEPLOYMENT'`. {resume}\n",
-        "## What is left\n",
-        *published,
+        todo + again,
     ]
+    if places:
+        lines += ["## What is left\n", *published]
     for place in places.values():
         lines += _describe_leftovers(place)
     return "\n".join([*lines, ""])
+
+
+def _is_decided(error: BaseException | None) -> bool:
+    """Return whether a run with the same data and parameters must end with this error again."""
+    of_now = errors.JobTimeoutError | errors.OutputBusyError | errors.ConflictError | errors.BlockError
+    if not isinstance(error, errors.RFFDistError) or isinstance(error, of_now):
+        return False
+    return not limits.is_transient(error)
 
 
 def _error_of(state: State[Any]) -> BaseException | None:

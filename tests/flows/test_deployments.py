@@ -115,7 +115,18 @@ def test_automations_are_valid_and_about_our_runs_only(entry):
         assert event in outcomes.__doc__
         return
     assert trigger["match_related"]["prefect.resource.id"] == "prefect.tag.rff_dist"
-    states = {"Failed", "Crashed", "TimedOut", "Cancelled", "Completed", "Late", "Pending", "Running"}
+    states = {
+        "Failed",
+        "Crashed",
+        "TimedOut",
+        "Cancelled",
+        "Completed",
+        "Published",
+        "Refused",
+        "Late",
+        "Pending",
+        "Running",
+    }
     events = {name.rpartition(".")[2] for name in [*trigger["expect"], *trigger.get("after", [])]}
     assert events <= {*states, "heartbeat"}
 

@@ -57,6 +57,7 @@ def at_once(parameters):
 
 def assert_says_what_it_came_to(state, parameters):
     """By its message, its tags and events."""
+    assert state.name == "Published"
     assert state.message.startswith(f"published: {parameters.values['model']}, version 2: ")
     with get_client(sync_client=True) as client:
         flow_run = client.read_flow_run(state.state_details.flow_run_id)
@@ -117,7 +118,7 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
 
     append_dataset(parameters.values["data"], *batch(3, 300, bad=True))
     state = run(parameters)
-    assert state.is_completed()
+    assert (state.is_completed(), state.name) == (True, "Refused")
     assert state.result()["decision"] == "kept"
     assert state.result()["digest"] == read_model(parameters.values["model"]).digest() == first["digest"]
     report = Artifact.get("rff-refresh-report-main").data

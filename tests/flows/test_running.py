@@ -191,7 +191,7 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_paren
     assert "none.zarr" in told.data
     assert "Kind of error: `storage`" in told.data
     assert "error:storage" in flow_run(state).tags
-    assert "Run it again with the same parameters" in told.data
+    assert "as it is, the run fails again" in told.data
     assert [event["eventType"] for event in sent] == ["START", "FAIL"]
     parent = sent[-1]["run"]["facets"]["parent"]  # of its job
     assert (parent["job"]["namespace"], parent["job"]["name"]) == ("prefect", "train")

@@ -72,7 +72,8 @@ def decision_words(record: Mapping[str, Any]) -> str:
     decision, version = record["decision"], record["version"]
     if decision.endswith("kept"):
         return "Refused: the model stays as it was" if decision == "kept" else "The new rows would be refused"
-    return decision.capitalize() + ("" if version is None else f" as version {version}")
+    about = "" if version is None else f" as version {version}"
+    return f"{str(decision).capitalize()}{about}"
 
 
 def _drift_words(drift: Mapping[str, Any]) -> str:
