@@ -381,8 +381,6 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
             As in `fit`.
         """
         check_is_fitted(self)
-        if inputs.is_in_memory(X):
-            return float(super().score(X, y, sample_weight))
         dataset = inputs.as_dataset(self, X, y, sample_weight, reset=False)
         with inputs.suitable_engine(self.engine, dataset) as engine:
             errors = prediction.evaluate(dataset, self.model_, engine=engine)

@@ -119,6 +119,8 @@ def draw_feature_map(
 def draw_from_spec(spec: maps.FeatureSpec, standardizer: maps.Standardizer | None) -> maps.FeatureMap:
     """Draw the feature map of a spec; see `draw_feature_map`."""
     terms = spec.kernel.terms()
+    for term in terms:
+        nystrom.check_scale(term.weight, f"the weight of a term of {spec.kernel}")
     whole = base.as_shift_invariant(spec.kernel)
     if spec.map == "complex" or any(base.shift_invariant_term(term) is None for term in terms):
         spec = replace(spec, precision="high")

@@ -396,6 +396,7 @@ class EvidenceSearch:
         for name in ("n_samples", "n_components", "n_starts"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_count(value, name))
+        object.__setattr__(self, "exact_rows", check_count(self.exact_rows, "exact_rows", least=0))
         if self.n_components % 2:
             raise InvalidParameterError(f"`n_components` is {self.n_components}; expected an even number")
 
@@ -560,7 +561,7 @@ def maximize_evidence(
 def _scaled_targets(y: FloatArray, weights: FloatArray | None) -> tuple[FloatArray, FloatArray, Mask]:
     """Return the targets that vary, centred and divided by their largest entry; these; and which vary."""
     centred = y - np.average(y, axis=0, weights=weights)
-    varying = np.abs(centred).max(axis=0) > 1e-12 * np.abs(y).max(axis=0)  # means of constants are rounded
+    varying = np.ptp(y if weights is None else y[weights > 0], axis=0) > 0  # means of constants are rounded
     if not varying.any():
         raise DataError(
             f"all targets are constant in the sample of {len(y):_} rows, which says nothing about length "

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 # With a wide Gaussian kernel a jitter of 1e-7 left an error of 0.39, this 0.36; see `Nystrom`.
 RELATIVE_JITTER = 1e-5
 SAMPLE_ROWS = 10_000
+LARGEST_SCALE = 1e50  # of k(x, x); with 1e-200 predictions were the mean, with 1e150 sums overflowed
 _PANEL_ROWS = 64
 _PANEL_CENTRES = 256  # with 64 rows 128 KiB of kernel values, which caches hold and the allocator reuses
 
@@ -185,6 +186,13 @@ def largest_value(kernel: base.Kernel) -> float | None:
     return None
 
 
+def check_scale(scale: float, what: str) -> None:
+    """Check that squares of sums of features of this scale stay in float64's range."""
+    if not 1.0 / LARGEST_SCALE <= scale <= LARGEST_SCALE:
+        problem = f"{what} is {scale:.3g}; expected {1.0 / LARGEST_SCALE:g} to {LARGEST_SCALE:g}"
+        raise InvalidParameterError(f"{problem}. Scale the kernel, or the inputs; alpha scales with them")
+
+
 def draw_nystrom(
     kernel: base.Kernel,
     sample: Float32Array,
@@ -201,7 +209,7 @@ def draw_nystrom(
     `kernel`: needs nothing from the data. Parts without a length scale have length scale 1.
     `sample`: float32 array of shape (n_sampled, n_features). Prepared inputs. Repeated rows change nothing.
     `n_components`: how many centres. If fewer explain the kernel on the sample, fewer are taken, and logged.
-    Raises InvalidParameterError if the kernel does not suit such rows, or k(x, x) is not above 0; SolveError
+    Raises InvalidParameterError if the kernel does not suit such rows, or k(x, x) is 0 or extreme; SolveError
       if the Gram matrix is not positive definite with a jitter of its own size.
     """
     kernel = kernel.with_default_length_scales(lambda part, columns: 1.0)
@@ -214,10 +222,9 @@ def draw_nystrom(
         message = "%d centres instead of %d: they explain the kernel on all %d distinct rows of the sample"
         logger.info(message, len(chosen), n_components, len(points))
     centres = np.ascontiguousarray(points[chosen])
-    mean = float(kernel.diagonal(centres.astype(np.float64)).mean())
-    if not 0 < mean < np.inf:
-        problem = f"k(x, x) of {kernel} is {mean:g} on average over the centres"
-        raise InvalidParameterError(f"{problem}; expected a number above 0")
+    with np.errstate(over="ignore"):
+        mean = float(kernel.diagonal(centres.astype(np.float64)).mean())
+    check_scale(mean, f"k(x, x) of {kernel}, on average over the centres,")
     share = nystrom.jitter
     while share < 1:
         feature_map = NystromFeatureMap(kernel, centres, share * mean, standardizer)

@@ -22,21 +22,32 @@ def kernel_text(kernel: base.Kernel) -> str:
     >>> kernel_text(Matern(2.0, nu=1.5) + 0.1 * Linear())
     'matern:nu=1.5 + 0.1 * linear'
     """
+    if isinstance(kernel, base.Constant):
+        return _shortest(kernel.value)
     if isinstance(kernel, base.Sum):
         return " + ".join(map(kernel_text, kernel.kernels))
     if isinstance(kernel, base.Scaled) and not isinstance(kernel.kernel, base.Sum):
-        return f"{kernel.weight:g} * {kernel_text(kernel.kernel)}"
-    if not isinstance(kernel, stationary.Stationary | explicit.Linear):
+        return f"{_shortest(kernel.weight)} * {kernel_text(kernel.kernel)}"
+    if isinstance(kernel, base.Product):
+        has_sums = any(isinstance(factor, base.Sum) for factor in kernel.kernels)
+        return str(kernel) if has_sums else " * ".join(map(kernel_text, kernel.kernels))
+    if type(kernel) not in KERNELS.values():
         return str(kernel)
     own = [field for field in fields(kernel) if field.name != "length_scale"]
     values = {field.name: getattr(kernel, field.name) for field in own}
-    if not all(isinstance(value, int | float | base.Kernel) for value in values.values()):
-        return str(kernel)
     if len(own) > 1:  # only what is unusual: all four parameters would fill a table
         values = {field.name: values[field.name] for field in own if values[field.name] != field.default}
-    texts = {n: kernel_text(v) if isinstance(v, base.Kernel) else f"{v:g}" for n, v in values.items()}
+    if not all(isinstance(value, int | float | base.Kernel) for value in values.values()):
+        return str(kernel)
+    texts = {n: kernel_text(v) if isinstance(v, base.Kernel) else _shortest(v) for n, v in values.items()}
     parameters = ",".join(f"{name}={text}" for name, text in texts.items())
     return f"{kernel.name}:{parameters}" if parameters else kernel.name
+
+
+def _shortest(number: float) -> str:
+    """Return the shortest text that is read as this number."""
+    text = f"{number:g}"
+    return text if float(text) == number else repr(float(number))
 
 
 def shortened_text(text: str) -> str:

@@ -190,6 +190,6 @@ def expand(runs: Runs) -> NDArray[np.float64]:
 
 def as_runs(values: NDArray[Any]) -> Runs:
     """Return a vector as runs of (count, value)."""
-    starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
+    starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]][: len(values)])
     counts = np.diff(np.r_[starts, len(values)])
     return tuple(zip(counts.tolist(), values[starts].tolist(), strict=True))

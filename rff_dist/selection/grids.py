@@ -29,12 +29,13 @@ def default_alphas(spectrum: eigen.RidgeSpectrum) -> FloatArray:
 def alpha_grid(largest: float, floor: float) -> FloatArray:
     """Three alphas per decade; 1 alone if the largest eigenvalue is 0.
 
-    They begin at the floor, below which all is rounding, and end at 100 times the largest eigenvalue, where
+    They begin at the floor, below which all is rounding, or at float64's own, and end at 100 times the largest eigenvalue, where
     little but the mean is left: for targets with outliers, that may be the best.
     """
     if largest <= 0.0:
         return np.ones(1)
-    steps = max(1, int(np.floor(3.0 * np.log10(largest / floor))))
+    lowest = max(floor, np.finfo(np.float64).eps * largest)
+    steps = max(1, int(np.floor(3.0 * np.log10(largest / lowest))))
     return largest * 10.0 ** (np.arange(-steps, 1 + 3 * DECADES_ABOVE) / 3.0)
 
 
