@@ -31,9 +31,10 @@ def kernel_text(kernel: base.Kernel) -> str:
     if isinstance(kernel, base.Product):
         has_sums = any(isinstance(factor, base.Sum) for factor in kernel.kernels)
         return str(kernel) if has_sums else " * ".join(map(kernel_text, kernel.kernels))
-    if type(kernel) not in KERNELS.values():
+    kind: Any = type(kernel)
+    if kind not in KERNELS.values():
         return str(kernel)
-    own = [field for field in fields(kernel) if field.name != "length_scale"]
+    own = [field for field in fields(kind) if field.name != "length_scale"]
     values = {field.name: getattr(kernel, field.name) for field in own}
     if len(own) > 1:  # only what is unusual: all four parameters would fill a table
         values = {field.name: values[field.name] for field in own if values[field.name] != field.default}

@@ -90,7 +90,8 @@ def _solve_shared(
     coefficients, quadratic_forms = solve_factored(factor, equations.moments, pool)
     # w'Aw = ‖Uw‖² − alpha‖w‖², where U'U = A + alpha and Uw = U⁻ᵀb: A itself may be gone
     linear = 2.0 * (coefficients * equations.moments).sum(axis=0)
-    penalty = alpha * np.square(coefficients).sum(axis=0)
+    with np.errstate(over="ignore"):  # `make_solution` refuses coefficients whose squares overflow
+        penalty = alpha * np.square(coefficients).sum(axis=0)
     rss = equations.total_sum_of_squares - linear + quadratic_forms - penalty
     return solution.make_solution(
         equations,

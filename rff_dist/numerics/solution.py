@@ -119,10 +119,18 @@ def make_solution(
     floor: float,
     status: SolveStatus,
 ) -> RidgeSolution:
-    """Complete a solution from its coefficients and the residual as computed, which may be negative."""
+    """Complete a solution from its coefficients and the residual as computed, which may be negative.
+
+    Raises SolveError if squares of the coefficients overflow.
+    """
     total = summary.total_sum_of_squares
     # c − 2w'B + w'Aw cancels where the fit is close, and may come out below 0; the bound says by how much
-    residual, norms = np.maximum(rss, 0.0), np.square(coefficients).sum(axis=0)
+    residual = np.maximum(rss, 0.0)
+    with np.errstate(over="ignore"):
+        norms = np.square(coefficients).sum(axis=0)
+    if not np.isfinite(norms).all():
+        largest = float(np.abs(coefficients).max())
+        raise SolveError(f"coefficients reach {largest:.3g}, whose squares overflow float64; scale y down")
     return RidgeSolution(
         coefficients=coefficients,
         intercept=summary.target_means - summary.feature_means @ coefficients,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.data import blocks
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.features import draw
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import options
@@ -153,7 +153,12 @@ def solve(statistics: RidgeStatistics, penalty: options.Penalty) -> Solved:
 def solve_with(statistics: RidgeStatistics, alpha: ArrayLike, *, fit_intercept: bool) -> Solved:
     """`sklearn.linear_model.Ridge(alpha).fit(Z, y)` from statistics; one alpha, or one of each target."""
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
-    return Solved(cholesky.solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
+    try:
+        return Solved(cholesky.solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
+    except SolveError:
+        # Extreme weights may make rounding larger than its estimate; eigenvalues show it, and warn.
+        equations = statistics.normal_equations(fit_intercept=fit_intercept)
+        return Solved(eigen.decompose(equations).solve(np.asarray(alpha)), None)
 
 
 # -- warnings if alpha was chosen by errors that may not hold for new rows --------------------------

@@ -27,15 +27,16 @@ def default_alphas(spectrum: eigen.RidgeSpectrum) -> FloatArray:
 
 
 def alpha_grid(largest: float, floor: float) -> FloatArray:
-    """Three alphas per decade; 1 alone if the largest eigenvalue is 0.
+    """Three alphas per decade; 1 alone, or the floor if that is more, if the largest eigenvalue is 0.
 
-    They begin at the floor, below which all is rounding, or at float64's own, and end at 100 times the largest eigenvalue, where
+    They begin at the floor, below which all is rounding, and end at 100 times the largest eigenvalue, where
     little but the mean is left: for targets with outliers, that may be the best.
     """
     if largest <= 0.0:
-        return np.ones(1)
+        return np.array([max(1.0, floor)])
+    largest = max(largest, floor)
     lowest = max(floor, np.finfo(np.float64).eps * largest)
-    steps = max(1, int(np.floor(3.0 * np.log10(largest / lowest))))
+    steps = int(np.floor(3.0 * np.log10(largest / lowest)))
     return largest * 10.0 ** (np.arange(-steps, 1 + 3 * DECADES_ABOVE) / 3.0)
 
 

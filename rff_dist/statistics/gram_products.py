@@ -330,8 +330,10 @@ class GramOperator:
 
     def _run(self, columns: FloatArray, validation: Validation | None, label: str) -> _Pair:
         raw = self.feature_map.raw_coefficients(columns)
-        norms = np.frexp(np.linalg.norm(raw, axis=0))[1]
-        raw = np.ldexp(raw, -norms)  # powers of two: scaling norms to at most 1 does not round
+        # powers of two: scaling norms to at most 1 does not round, nor does scaling before squares overflow
+        exponents = np.frexp(np.abs(raw).max(axis=0))[1]
+        norms = exponents + np.frexp(np.linalg.norm(np.ldexp(raw, -exponents), axis=0))[1]
+        raw = np.ldexp(raw, -norms)
         if validation is None and self.split is not None:  # the split restricts this product to training rows
             nothing = np.empty((len(raw), 0)), np.empty(0), np.empty(0, np.intp)
             validation = Validation(self.split, *nothing)

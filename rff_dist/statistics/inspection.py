@@ -126,7 +126,7 @@ def check_same_rows(moments: Moments, targets: exact_sums.ExactSum, spec: specs.
     sums = moments.sums.value()[measured] + weight * (moments.pivot[measured] - offset)
     # Bounds the sum of absolute values about the pivot, by Cauchy and Schwarz; the 2 is for those about the
     # offset.
-    reach = 2.0 * np.sqrt(weight * moments.squares.value()[measured])
+    reach = 2.0 * np.sqrt(weight) * np.sqrt(moments.squares.value()[measured])
     sums_of_pass, _ = targets.value()
     differing = ["weights"] if abs(sums_of_pass[-1] - weight) > REGROUPED * weight else []
     if (np.abs(sums_of_pass[:-1] - sums) > REGROUPED * reach).any():
@@ -174,8 +174,8 @@ def warn_of_few_rows(dataset: Dataset, *, copies: bool) -> None:
     rows = dataset.read(Block(0, 0, dataset.n_samples))
     assert rows.y is not None  # which folds validate
     weights = np.ones(len(rows.X)) if rows.sample_weight is None else rows.sample_weight
-    # in float32, since a column that is constant in it makes no row another one
-    counted = np.column_stack([rows.X, rows.y])[weights > 0].astype(np.float32)
+    # inputs in float32, since a column that is constant in it makes no row another one
+    counted = np.column_stack([rows.X.astype(np.float32), rows.y])[weights > 0]
     distinct, n_targets = len(np.unique(counted, axis=0)), len(np.unique(rows.y[weights > 0], axis=0))
     repeated = len(counted) - distinct
     # rows of few values may be alike without being copies

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rff_dist import Additive, Cauchy, Gaussian, Linear, Matern, Min, Polynomial, RationalQuadratic
 from rff_dist.kernels.base import Constant
-from rff_dist.kernels.names import KERNELS, find_kernel
+from rff_dist.kernels.names import KERNELS, find_kernel, kernel_text
 
 FORMS = {
     "matern:nu=2.5": Matern(nu=2.5),
@@ -17,6 +17,8 @@ FORMS = {
     "gaussian + linear": Gaussian() + Linear(),
     "gaussian:length_scale=2+0.1*linear": Gaussian(2.0) + 0.1 * Linear(),
     "1 + min": 1 + Min(),
+    "matern:nu=1.23456789 + 0.123456789 * gaussian * linear": Matern(nu=1.23456789)
+    + 0.123456789 * (Gaussian() * Linear()),
     "1e+1*gaussian": 10 * Gaussian(),
     "2 * gaussian * 3 * cauchy": 6 * (Gaussian() * Cauchy()),
     "gaussian:length_scale=2 * cauchy:length_scale=3": Gaussian(2.0) * Cauchy(3.0),
@@ -40,3 +42,8 @@ def test_a_name_alone_is_the_kernel_with_its_defaults(name):
 def test_numbers_are_read_to_the_last_digit(weight, scale):
     found = find_kernel(f"{weight!r}*gaussian:length_scale={scale!r} + linear")
     assert found == weight * Gaussian(scale) + Linear()
+
+
+@pytest.mark.parametrize("text", [text for text in FORMS if "length_scale" not in text])
+def test_the_text_of_a_kernel_is_read_as_the_same_kernel(text):
+    assert find_kernel(kernel_text(FORMS[text])) == FORMS[text]
