@@ -83,6 +83,15 @@ def plus_minus(value: float, deviation: float | None) -> str:
     return f"{value:{comma}.{digits}f} ± {deviation:.{digits}f}"
 
 
+def clipped(text: str, most: int = 50) -> str:
+    """Return a text, or its beginning if it is long.
+
+    >>> clipped("abcdefg", 4)
+    'abc…'
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def some(values: Sequence[Any]) -> str:
     """Return the first eight of some names or numbers."""
     shown = ", ".join(number(value) if isinstance(value, float) else str(value) for value in values[:8])

@@ -49,10 +49,10 @@ def ingest_parts(source, urls, share, *, by=None, **given):
     return module.ingest_parts(source, urls, Holdout(share, by=by), Roles(**given), how, preparing)
 
 
-def ingest_more(source, url, *, chunk_rows=None, observer=None, recipe=None, **given):
+def ingest_more(source, url, *, chunk_rows=None, observer=None, recipe=None, replace_ids=False, **given):
     how = Writing(chunk_rows, observer=observer, versioned=_keeps_versions(url))
     preparing = _preparing(given, recipe)
-    return module.ingest_more(source, url, Roles(**given), how, preparing)
+    return module.ingest_more(source, url, Roles(**given), how, preparing, replace_ids=replace_ids)
 
 
 def save(frame, path, **how):

@@ -1,7 +1,7 @@
 """Where the rows of a dataset came from, so that it takes the rows of each source only once."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,11 @@ def without_name(source: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     name = str(source.get("name"))
     return {**source, "name": name if name.startswith(_FORGOTTEN) else _digest_of_name(name)}
+
+
+def is_forgotten(sources: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Return whether rows were forgotten since a source was ingested, so that it may still hold them."""
+    return any(source.get("name") == _digest_of_name(name) for source in sources)
 
 
 def _digest_of_name(name: str) -> str:

@@ -547,6 +547,12 @@ def _filled(parts: Sequence[FloatArray], fill: Sequence[float | None], indicator
     return filled[0][:, np.newaxis] if len(filled) == 1 else np.column_stack(filled)
 
 
+def unknown_levels(column: pyarrow.Array, levels: Sequence[str]) -> pyarrow.Array:
+    """Return the texts of a column that are none of the levels; missing ones are left out."""
+    text = to_text(column).drop_null()
+    return text.filter(compute.invert(compute.is_in(text, value_set=pyarrow.array(levels, pyarrow.string()))))
+
+
 def _places(column: pyarrow.Array, levels: Sequence[str], fill: str | None) -> tuple[IntArray, IntArray]:
     """Return the place of each value among the levels (n_levels if it is none), and the missing rows."""
     text = to_text(column)

@@ -7,20 +7,20 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import zarr
 
-from rff_dist.data import memory, row_batches
+from rff_dist.data import blocks, memory, row_batches
 from rff_dist.data import sources as row_sources
 from rff_dist.data.loads import LOADS, Load, describe_loads, read_loads, with_load
 from rff_dist.errors import DataError, StorageError
-from rff_dist.storage import arrays, documents, locations, repositories, writing
+from rff_dist.storage import arrays, columns, documents, locations, repositories, writing
 from rff_dist.storage.columns import ID
 from rff_dist.storage.groups import StoredGroup, complete, require_versions
 from rff_dist.text import some
-from rff_dist.typing import PathLike
+from rff_dist.typing import IntArray, PathLike
 
 _SHOWN_SOURCES = 20
 
@@ -48,11 +48,12 @@ def append_dataset(
     sample_weight: Any = None,
     groups: Any = None,
     ids: Any = None,
+    replace_ids: bool = False,
     message: str | None = None,
 ) -> Changed:
     """Append rows to a versioned dataset, like `numpy.concatenate([old, new])` of each of its arrays.
 
-    Readers see either the old rows or all rows.
+    Readers see either the old rows or all rows. No id names two rows: see `ids`.
 
     Give exactly the arrays that the dataset has, with as many columns, and with dtypes that the stored dtypes
     hold without rounding. `convert_dataset` turns plain Zarr into a versioned dataset.
@@ -68,7 +69,10 @@ def append_dataset(
     X, y, sample_weight, groups
         As for `write_dataset`.
     ids : array-like of shape (n_samples,), optional
-        The rows' names, integers or text, if the dataset was ingested with ids.
+        The rows' names, integers or text, if the dataset was ingested with ids. Rows whose ids it has already
+        are left out if their values are the same.
+    replace_ids : bool, default=False
+        Whether rows of known ids replace the stored ones if their values differ, which is an error otherwise.
     message : str, optional
         Why the rows are appended; kept with the version.
 
@@ -86,7 +90,14 @@ def append_dataset(
     batches, _ = writing.read_source(X, y, sample_weight, groups, ids)
     names = row_batches.column_names(X), row_batches.column_names(y)
     with editing(locations.parse_location(url)) as dataset:
-        return append_batches(dataset, batches, names=names, change=lambda *_: {}, message=message)
+        known = None
+        if ids is not None and ID in dataset.headers:
+            column = columns.as_column(ids, name="ids")
+            given = column.read(blocks.Block(0, 0, column.n_samples))
+            known = KnownRows.among(dataset, given, replaces=replace_ids)
+        return append_batches(
+            dataset, batches, names=names, change=lambda *_: {}, message=message, known=known
+        )
 
 
 def append_batches(
@@ -97,6 +108,7 @@ def append_batches(
     names: row_batches.ColumnNames = (None, None),
     observer: writing.Progress | None = None,
     message: str | None = None,
+    known: KnownRows | None = None,
 ) -> Changed:
     """Write batches after the existing rows, and commit them.
 
@@ -104,6 +116,7 @@ def append_batches(
       the attributes to change, or None to leave the dataset as it was.
     `names`: column names of X and y, compared with the dataset's.
     `observer`: called with (rows appended, None) after each batch.
+    `known`: what becomes of rows whose ids the dataset has already; without it, all rows are appended.
     """
     dataset.check_names(*names)
     n_before = dataset.n_before
@@ -111,21 +124,27 @@ def append_batches(
     with locations.store_errors(f"rows could not be appended to {dataset.location}", unchanged):
         buffer = writing.RowBuffer.onto({name: dataset.array(name) for name in dataset.headers}, n_before)
         for batch in batches:
-            buffer.add(dataset.fit_batch(batch, buffer.n_samples))
+            parts = dataset.fit_batch(batch, buffer.n_samples)
+            buffer.add(parts if known is None else known.take_new(parts))
             if observer is not None:
                 observer(buffer.n_samples - n_before, None)
         n_new = buffer.n_samples - n_before
         # after the last batch, because a source counts its rows while they are read
         attributes = change(dataset.attributes, n_new)
-        if attributes is None or (not n_new and not attributes):
+        n_replaced = 0 if known is None else known.n_replaced
+        if attributes is None or (not n_new and not n_replaced and not attributes):
             return Changed(0, n_before, n_before)
-        digest = buffer.finish()
+        digest = buffer.finish() + ("" if known is None else known.finish())
         new = row_sources.known_sources(attributes)[len(row_sources.known_sources(dataset.attributes)) :]
         came_from = [str(source.get("name")) for source in new]
-        words = message or f"append {n_new:,} rows" + (f" from {some(came_from)}" if came_from else "")
-        facts = {"sources": came_from[:_SHOWN_SOURCES]} if came_from else {}
+        words = f"append {n_new:,} rows" + (f", replace {n_replaced:,}" if n_replaced else "")
+        words = message or words + (f" from {some(came_from)}" if came_from else "")
+        facts: dict[str, Any] = {"sources": came_from[:_SHOWN_SOURCES]} if came_from else {}
+        if n_replaced:
+            facts |= {"n_added": n_new, "n_replaced": n_replaced, "n_deleted": 0}
+        what = "merge" if n_replaced else "append"
         version = dataset.commit(
-            "append", buffer.n_samples, digest=digest, attributes=attributes, message=words, facts=facts
+            what, buffer.n_samples, digest=digest, attributes=attributes, message=words, facts=facts
         )
     return Changed(n_new, n_before, buffer.n_samples, version)
 
@@ -236,6 +255,158 @@ class Editing:
         complete(self._change.store, self.headers, attributes, place=self.location, changed=changed)
         about = {"change": what, "n_before": self.n_before, "n_after": n_after, "sha256": chain}
         return self._change.commit(message, {**about, **facts})
+
+
+def locate_ids(dataset: Editing, ids: np.ndarray) -> IntArray:
+    """Return the row of each id, -1 of those that no row has; all ids of the dataset are read.
+
+    `ids`: array of different ids, in the dtype of the dataset's ids.
+    Raises DataError if several rows have one of them.
+    """
+    array, rows = dataset.array(ID), np.full(len(ids), -1, np.int64)
+    places = {one: i for i, one in enumerate(ids.tolist())}
+    for block in blocks.cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
+        read = arrays.read_rows(array, block.start, block.stop, label=dataset.label(ID))
+        hits = np.flatnonzero(np.isin(read, ids))
+        for row, one in zip((block.start + hits).tolist(), read[hits].tolist(), strict=True):
+            if rows[places[one]] >= 0:
+                raise DataError(
+                    f"rows {rows[places[one]]:_} and {row:_} of {dataset.location} have the id {one!r}; "
+                    "expected one, which changes with it"
+                )
+            rows[places[one]] = row
+    return rows
+
+
+def differences(
+    dataset: Editing, rows: IntArray, parts: Mapping[str, np.ndarray]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return, for each array, which values of some rows, ascending, differ from those stored, and these."""
+    found = {}
+    for name in dataset.headers if len(rows) else ():
+        stored = arrays.gather_rows(dataset.array(name), rows, label=dataset.label(name))
+        differs = _as_bits(stored) != _as_bits(parts[name])
+        found[name] = differs.reshape(len(rows), -1), stored.reshape(len(rows), -1)
+    return found
+
+
+def _as_bits(values: np.ndarray) -> np.ndarray:
+    """Return floats as integers, since 0.0 equals -0.0."""
+    return values.view(f"u{values.itemsize}") if values.dtype.kind == "f" else values
+
+
+@dataclass
+class KnownRows:
+    """What becomes of new rows whose ids a dataset has already: no id names two rows.
+
+    Rows with the same values are left out and counted. Others are refused, or replace the stored ones.
+
+    `rows`: the stored row of each known id.
+    `repeated`: ids that come more than once among the new rows.
+    `replaces`: whether rows with other values replace the stored ones.
+    `not_compared`: columns of X whose values differ between equal rows, such as cross-fitted means.
+    """
+
+    dataset: Editing
+    rows: Mapping[Any, int]
+    repeated: Mapping[Any, int]
+    replaces: bool
+    not_compared: Sequence[int] = ()
+    n_same: int = 0
+    n_replaced: int = 0
+
+    def __post_init__(self) -> None:
+        self._first: dict[Any, str] = {}
+        chunk_rows = self.dataset.array("X").chunks[0]
+        # the rows of a last chunk that is not full wait in the buffer that appends rows
+        self._tail_start = self.dataset.n_before // chunk_rows * chunk_rows
+        self._tail: list[tuple[IntArray, dict[str, np.ndarray]]] = []
+        self._digests: list[str] = []
+
+    @classmethod
+    def among(
+        cls,
+        dataset: Editing,
+        ids: np.ndarray,
+        *,
+        replaces: bool,
+        not_compared: Sequence[int] = (),
+    ) -> Self:
+        """Find which of some new ids the dataset has; all ids of the dataset are read."""
+        header = dataset.headers[ID]
+        if not row_batches.can_hold(header.dtype, ids.dtype):  # `fit_batch` refuses them
+            return cls(dataset, {}, {}, replaces)
+        different, counts = np.unique(ids.astype(header.dtype), return_counts=True)
+        found = locate_ids(dataset, different)
+        known = found >= 0
+        rows = dict(zip(different[known].tolist(), found[known].tolist(), strict=True))
+        several = counts > 1
+        repeated = dict(zip(different[several].tolist(), counts[several].tolist(), strict=True))
+        return cls(dataset, rows, repeated, replaces, not_compared)
+
+    def take_new(self, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the rows of a batch that are new; raises DataError if others have other values."""
+        ids = parts[ID].tolist()
+        is_first = np.array([self._is_first(one, parts, i) for i, one in enumerate(ids)], bool)
+        places = np.array([self.rows.get(one, -1) for one in ids], np.int64)
+        known = np.flatnonzero((places >= 0) & is_first)
+        known = known[np.argsort(places[known], kind="stable")]
+        self._compare(places[known], {name: values[known] for name, values in parts.items()})
+        is_new = (places < 0) & is_first
+        return parts if is_new.all() else {name: values[is_new] for name, values in parts.items()}
+
+    def finish(self) -> str:
+        """Write what is left to replace, after the new rows; return a digest of all that was replaced."""
+        for rows, parts in self._tail:
+            self._write(rows, parts)
+        return "".join(self._digests)
+
+    def _is_first(self, one: Any, parts: Mapping[str, np.ndarray], row: int) -> bool:
+        """Return whether a row is the first of its id; raises DataError if the others have other values."""
+        if one not in self.repeated:
+            return True
+        digest = digest_rows(*(values[row : row + 1] for values in parts.values()))
+        if one not in self._first:
+            self._first[one] = digest
+            return True
+        if self._first[one] != digest:
+            raise DataError(
+                f"{self.repeated[one]} of the new rows have the id {one!r}, with different values; expected "
+                "each id once. Leave out all rows of this id but one"
+            )
+        self.n_same += 1
+        return False
+
+    def _compare(self, rows: IntArray, parts: dict[str, np.ndarray]) -> None:
+        differs = np.zeros(len(rows), bool)
+        for name, (cells, stored) in differences(self.dataset, rows, parts).items():
+            if name == "X":
+                cells[:, list(self.not_compared)] = False
+            differs |= cells.any(axis=1)
+            if differs.any() and not self.replaces:
+                row, column = np.argwhere(cells)[0].tolist()
+                known = self.dataset.names({"X": "feature_names", "y": "target_names"}.get(name, "")) or ()
+                called = repr(known[column]) if column < len(known) else name
+                now = parts[name].reshape(len(rows), -1)[row, column]
+                (one,) = parts[ID][row : row + 1].tolist()
+                raise DataError(
+                    f"the row with the id {one!r} is in {self.dataset.location} already, with other values: "
+                    f"{called} is {now!s} and was {stored[row, column]!s}; expected new ids, or rows as they "
+                    "are. Replace such rows by `replace_ids=True`, or by `rff-dist data correct`"
+                )
+        self.n_same += int((~differs).sum())
+        self.n_replaced += int(differs.sum())
+        replaced = {name: values[differs] for name, values in parts.items()}
+        rows = rows[differs]
+        if len(rows):
+            self._digests.append(digest_rows(rows, *replaced.values()))
+        is_tail = rows >= self._tail_start
+        self._write(rows[~is_tail], {name: values[~is_tail] for name, values in replaced.items()})
+        self._tail.append((rows[is_tail], {name: values[is_tail] for name, values in replaced.items()}))
+
+    def _write(self, rows: IntArray, parts: Mapping[str, np.ndarray]) -> None:
+        for name in self.dataset.headers if len(rows) else ():
+            self.dataset.array(name).oindex[rows] = parts[name]
 
 
 @contextmanager

@@ -193,11 +193,10 @@ def merge_rows(
     if n_all == len(gone):
         raise DataError(f"no row of {dataset.location} would be left; expected one to stay")
     with _changing(dataset, "changed"):
+        differing = appending.differences(dataset, rows[order], {name: parts[name][order] for name in parts})
         differs = np.zeros(len(order), bool)
-        for name in dataset.headers if len(order) else ():
-            stored = gather_rows(dataset.array(name), rows[order], label=dataset.label(name))
-            same = _as_bits(stored) == _as_bits(parts[name][order])
-            differs |= ~same.reshape(len(order), -1).all(axis=1)
+        for cells, _ in differing.values():
+            differs |= cells.any(axis=1)
         order = order[differs]
         numbers = rows[order]
         for name in dataset.headers if len(order) else ():
@@ -243,32 +242,6 @@ def _take_out(dataset: appending.Editing, gone: IntArray, n_before: int, *, keep
         if chunk_end > n_after:
             array[n_after:chunk_end] = array.fill_value
         array.resize((n_after, *array.shape[1:]))
-
-
-def _as_bits(values: np.ndarray) -> np.ndarray:
-    """Return floats as integers, since 0.0 equals -0.0."""
-    return values.view(f"u{values.itemsize}") if values.dtype.kind == "f" else values
-
-
-def locate_ids(dataset: appending.Editing, ids: np.ndarray) -> IntArray:
-    """Return the row of each id, -1 of those that no row has; all ids of the dataset are read.
-
-    `ids`: array of different ids, in the dtype of the dataset's ids.
-    Raises DataError if several rows have one of them.
-    """
-    array, rows = dataset.array(ID), np.full(len(ids), -1, np.int64)
-    places = {one: i for i, one in enumerate(ids.tolist())}
-    for block in blocks.cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
-        read = read_rows(array, block.start, block.stop, label=dataset.label(ID))
-        hits = np.flatnonzero(np.isin(read, ids))
-        for row, one in zip((block.start + hits).tolist(), read[hits].tolist(), strict=True):
-            if rows[places[one]] >= 0:
-                raise DataError(
-                    f"rows {rows[places[one]]:_} and {row:_} of {dataset.location} have the id {one!r}; "
-                    "expected one, which changes with it"
-                )
-            rows[places[one]] = row
-    return rows
 
 
 def find_rows(dataset: appending.Editing, column: str, values: Sequence[Any]) -> list[IntArray]:

@@ -26,6 +26,7 @@ from rff_dist.storage.groups import require_versions
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import refresh, specs, steps, train, watching
+from rff_dist.workbench.tables import unlike
 from rff_dist.workbench.tables.corrections import read_rows_to_change
 
 _LOOKED_AT = 1000  # names in a folder
@@ -133,6 +134,8 @@ def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
         sources, nameless = row_sources.known_sources(dataset.attributes), dict[str, Any]()
         if sources:
             nameless[row_sources.SOURCES] = [row_sources.without_name(source) for source in sources]
+        if unlike.SEEN in dataset.attributes:  # the largest number may have been a forgotten row's
+            nameless[unlike.SEEN] = {**dataset.attributes[unlike.SEEN], "ranges": {}}
         if (recipe := recipes.recipe_of(dataset.attributes)) is not None:
             nameless[recipes.RECIPE] = replace(recipe, notes={}).to_dict()  # they name files
         how = fields.values_of(job, "keep_order", "message") | {"what": "forget"}

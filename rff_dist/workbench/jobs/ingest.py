@@ -27,7 +27,8 @@ def append(job: specs.Ingest, do: steps.Runner) -> Summary:
     """Append all new rows or none; a second try finds what the first one added.
 
     Returns JSON values: rows before and after, files ingested (names of the first 50) and skipped, rows
-      dropped; rows replaced and deleted, and the version, of a table of a lakehouse.
+      dropped; rows replaced, deleted and known already; the version of a table of a lakehouse; and what is
+      unlike the rows before.
     """
     start = time.perf_counter()
     ingested = do("append", ingest, job)
@@ -40,7 +41,8 @@ def describe_appended(job: specs.Ingest, ingested: ingest_module.Ingested, secon
     return {
         "data": redact(job.data),
         **fields.values_of(ingested, "n_before", "n_after", "dropped_rows", "version"),
-        **fields.values_of(ingested, "n_replaced", "n_deleted", "table"),
+        **fields.values_of(ingested, "n_replaced", "n_deleted", "n_known", "table"),
+        "unlike": list(ingested.unlike),
         "n_new": ingested.n_after - ingested.n_before + ingested.n_deleted,
         "n_ingested": len(ingested.ingested),
         "n_skipped": len(ingested.skipped),
@@ -70,8 +72,9 @@ def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | N
         urls = (job.data, job.test or places.part_url(job.data, "test"))
         holdout = rows.Holdout(job.holdout, job.seed, job.holdout_by)
         return ingest_module.ingest_parts(source, urls, holdout, roles, how, preparing)
-    take = ingest_module.ingest_more if job.append else ingest_module.ingest
-    return take(source, job.data, roles, how, preparing)
+    if job.append:
+        return ingest_module.ingest_more(source, job.data, roles, how, preparing, replace_ids=job.replace_ids)
+    return ingest_module.ingest(source, job.data, roles, how, preparing)
 
 
 def roles_of(job: specs.Ingest) -> Roles:

@@ -298,6 +298,10 @@ class Ingest:
         "Append the rows of files that were not ingested before, or follow what changed in a Delta or "
         "Iceberg table: rows are added, replaced and deleted. A dataset that is not there is created."
     )
+    replace_ids: bool = fields.flag(
+        "Replace rows that the dataset has, found by their ids, if appended ones have other values. By "
+        "default such a row stops the job. Rows with the same values are skipped in any case."
+    )
     sql: str | None = fields.optional(
         "Query whose rows are ingested instead of files: its text, or env:NAME or file:PATH where to read "
         "it, since other users of the machine can see options. :n_ingested in it stands for the number of "
@@ -332,6 +336,10 @@ class Ingest:
             wanted = "files or a query" if both else "files and, last, the dataset"
             raise InvalidParameterError(
                 f"{both or alone}: expected {wanted}; give either `sources`, files, or `sql`, a query"
+            )
+        if self.replace_ids and not self.append:
+            raise InvalidParameterError(
+                "`replace_ids` is given, but no rows are appended; add `append=True`, or leave it out"
             )
         if self.append and self.overwrite:
             raise InvalidParameterError(

@@ -25,6 +25,7 @@ def appended_document(record: Summary) -> Document:
         "rows": words.change_words(record["n_before"], record["n_after"]),
         "from": ", ".join(named) + more or None,
         "skipped": skipped if record["n_skipped"] else None,
+        "known": words.plural(record["n_known"], "row") + ", skipped" if record["n_known"] else None,
         "replaced": words.plural(record["n_replaced"], "row") if record["n_replaced"] else None,
         "deleted": words.plural(record["n_deleted"], "row") if record["n_deleted"] else None,
         "follows": words.table_words(record["table"]),
@@ -35,7 +36,13 @@ def appended_document(record: Summary) -> Document:
     added = f"added {words.plural(record['n_new'], 'row')} to" if record["n_new"] else "nothing new for"
     if n_changed := record["n_replaced"] + record["n_deleted"]:
         added = f"changed {words.plural(record['n_new'] + n_changed, 'row')} of"
-    return Document(f"{added} {record['data']}", [facts], record=record)
+    findings = []
+    for one in record["unlike"]:
+        n_rows = f"{one['n_rows']:,}" if one["n_rows"] else ""
+        findings.append((one["column"], one["what"], n_rows, ", ".join(one["examples"]), one["before"]))
+    columns = ("column", "what", "rows", "such as", "before")
+    table = words.Table("unlike the rows before", columns, findings)
+    return Document(f"{added} {record['data']}", [facts, table] if findings else [facts], record=record)
 
 
 def ingested_document(outcome: ingest.Made, job: specs.Ingest, seconds: float) -> Document:

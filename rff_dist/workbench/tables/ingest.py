@@ -18,16 +18,16 @@ import pyarrow
 
 from rff_dist.data import row_batches
 from rff_dist.data import sources as row_sources
-from rff_dist.data.columns import is_text
+from rff_dist.data.columns import TEXT, is_text
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes
 from rff_dist.recipes.notations import Notation, find_notations, notation_notes, suspicions, with_notations
 from rff_dist.recipes.reading import Reading
-from rff_dist.recipes.tables import Table, kind_of, listed
+from rff_dist.recipes.tables import Table, kind_of, listed, read_type, to_labels
 from rff_dist.storage import appending, datasets, locations, output_places, writing
-from rff_dist.storage.columns import TIME_COLUMN, id_column
+from rff_dist.storage.columns import ID, TIME_COLUMN, id_column
 from rff_dist.typing import PathLike
-from rff_dist.workbench.tables import array_files, files, lakes, learn, queries, rows
+from rff_dist.workbench.tables import array_files, files, lakes, learn, queries, rows, unlike
 from rff_dist.workbench.tables import roles as table_roles
 from rff_dist.workbench.tables.encoding import Encoding
 from rff_dist.workbench.tables.roles import Roles, TablePlan
@@ -37,11 +37,13 @@ from rff_dist.workbench.tables.spreadsheets import split_sheet
 # Attributes that keep the names of columns, so that `ingest_more` finds them; and a count.
 _WEIGHT_COLUMN, GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", lakes.DROPPED
 PARTS = "parts"
+_IDS = 4  # place of the ids in a batch
+_MADE_WITH = "made_with"  # options that all rows share
 _log = logging.getLogger(__name__)
 
 type Sources = PathLike | Sequence[PathLike] | queries.Query
 type _Rows = Iterator[row_batches.RowBatch]
-type _Batches = Callable[[Journal, RowSelection | None], _Rows]
+type _Batches = Callable[[Journal, RowSelection | None, unlike.Watch | None], _Rows]
 type _Reading = tuple[TablePlan, int | None, _Batches]
 
 
@@ -54,8 +56,11 @@ class Ingested:
       were there already.
     `dropped_rows`: rows that were left out for missing or infinite values.
     `version`: the version of the dataset that holds the new rows; None if nothing was added.
-    `n_replaced`, `n_deleted`: rows that a table of a lakehouse updated and deleted.
+    `n_replaced`, `n_deleted`: rows that were replaced by their ids, or that a table of a lakehouse updated
+      and deleted.
     `table`: `format`, `id` and `version` of that table, which the dataset follows; None without one.
+    `n_known`: rows that were skipped, since the dataset has their ids with the same values.
+    `unlike`: what is unlike the rows before, as JSON values; see `unlike.Watch.findings`.
     """
 
     n_before: int
@@ -67,6 +72,8 @@ class Ingested:
     n_replaced: int = 0
     n_deleted: int = 0
     table: Mapping[str, Any] | None = None
+    n_known: int = 0
+    unlike: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +226,11 @@ def _ingest(
                 is_new = not locations.exists(location)
                 # Empty when `write_batches` gets it: `_read_selected` fills it after the last batch, before
                 # it is stored.
-                attributes: dict[str, Any] = {}
+                attributes: dict[str, Any] = {_MADE_WITH: _options(roles, preparing)}
                 if selection is not None:
                     attributes[PARTS] = _describe_parts(selection.holdout, roles, preparing)
-                selected = _read_selected(opened, plan, batches, selection, attributes)
+                is_given = preparing.recipe is not None
+                selected = _read_selected(opened, plan, batches, selection, attributes, is_given=is_given)
                 hint, names = n_samples if selection is None else None, (plan.features, plan.targets)
                 written.append(write(location, selected, n_samples=hint, names=names, attributes=attributes))
                 begun += [location] if is_new else []
@@ -243,10 +251,18 @@ def _read_selected(
     batches: _Batches,
     selection: RowSelection | None,
     attributes: dict[str, Any],
+    *,
+    is_given: bool,
 ) -> _Rows:
-    """Yield the selected rows, of which there must be some; fill in the attributes after the last batch."""
+    """Yield the selected rows, of which there must be some; fill in the attributes after the last batch.
+
+    `is_given`: whether the recipe is that of other rows, which may not know all texts of these.
+    """
     journal = Journal()
-    selected = batches(journal, selection)
+    recipe = recipes.plain_recipe(()) if plan.learned is None else plan.learned.recipe
+    watch = unlike.Watch(recipe, [] if plan.text else plan.roles.targets, {})
+    watch.see_columns(plan.columns)
+    selected = batches(journal, selection, watch)
     # Read before the dataset is begun, so that an empty source leaves nothing behind.
     first = next(selected, None)
     if first is None:
@@ -254,13 +270,18 @@ def _read_selected(
             f"{', '.join(file.name for file in opened[:10])}: no rows; expected some to begin with"
         )
     classes: set[str] = set()
+    ids: list[Any] = []
     for batch in chain([first], selected):
         labels = batch[1] if plan.text and isinstance(batch, tuple) else None
         if labels is not None:
             classes.update(labels.tolist())
             # in each batch, so that a column of names is refused after some rows and not after the last
             learn.check_classes(plan.roles.targets[0], classes)
+        if isinstance(batch, tuple) and plan.roles.id is not None:
+            ids.append(batch[_IDS])
         yield batch
+    if ids:
+        _refuse_repeated(plan.roles.id, np.concatenate(ids))
     if plan.text and (selection is None or not selection.wanted):
         learn.check_classes(plan.roles.targets[0], classes, journal.n_read - journal.dropped)
     if selection is not None and journal.n_read == journal.dropped:
@@ -271,10 +292,27 @@ def _read_selected(
             "Change the share `holdout`"
         )
     attributes.update(_facts(plan.roles, journal, {}))
+    attributes[unlike.SEEN] = watch.facts()
+    for one in watch.findings() if is_given else ():
+        shown = f": {', '.join(one['examples'])}" if one["examples"] else ""
+        _log.warning(
+            "%s: column %r: %s in %d rows%s", opened[0].name, one["column"], one["what"], one["n_rows"], shown
+        )
     if plan.time is not None:
         attributes[TIME_COLUMN] = plan.time
     if plan.learned is not None:
         attributes[recipes.RECIPE] = plan.learned.recipe.to_dict()
+
+
+def _refuse_repeated(column: str | None, ids: np.ndarray) -> None:
+    """Refuse ids that name several rows of a new dataset; they take 8 bytes per row, or their text."""
+    values, counts = np.unique(ids.astype(TEXT) if ids.dtype == object else ids, return_counts=True)
+    repeated = values[counts > 1].tolist()
+    if repeated:
+        raise DataError(
+            f"{len(repeated):,} ids of the column {column!r} name several rows: {listed(repeated)}; expected "
+            "each id once. Leave out repeated rows, or give the column as `groups`"
+        )
 
 
 def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: Preparing) -> None:
@@ -298,22 +336,28 @@ def ingest_more(
     roles: Roles = Roles(),
     how: writing.Writing = writing.Writing(),
     preparing: Preparing = Preparing(),
+    *,
+    replace_ids: bool = False,
 ) -> Ingested:
     """Append the rows of new files to a dataset, or create it. A second run adds nothing more.
 
     Columns are found by the names that the dataset holds; a file may have further columns. All rows of all
-    new files are added, or none.
+    new files are added, or none. No id names two rows: rows whose ids the dataset has with the same values
+    are skipped.
 
     `source`: as for `ingest`, except that a folder or pattern may hold no file. Files that were ingested
-      before are skipped: they have the same name, size and time, or the same bytes. A file that has grown
-      since then is refused. Of a table of a lakehouse that the dataset was made of, what changed since is
-      read: rows are added, replaced and deleted by their ids, in one commit.
+      before are skipped: they have the same name, size and time, or the same bytes. A file that has changed
+      since then is refused, unless ids tell which of its rows are new. Of a table of a lakehouse that the
+      dataset was made of, what changed since is read: rows are added, replaced and deleted by their ids, in
+      one commit.
     `url`: the dataset. If there is none, it is created as by `ingest`; then `target` or `columns` must be
       given.
     `roles`: an existing dataset knows its columns, so they need not be given. X keeps the dataset's dtype;
       new rows are rounded to it only if it is given.
     `how`: chunks are chosen when the dataset is created; nothing is overwritten.
-    `preparing`: for an existing dataset its own recipe is used.
+    `preparing`: for an existing dataset its own recipe is used; options that are others are refused.
+    `replace_ids`: whether rows whose ids the dataset has with other values replace them, which is an error
+      otherwise.
     Raises DataError, InvalidParameterError, StorageError as `ingest` and `append_dataset`; the dataset then
       stays as it was.
     """
@@ -333,30 +377,106 @@ def ingest_more(
             raise InvalidParameterError(
                 f"`recipe` is given, but {location} was made by another one, which is used; leave it out"
             )
-        if recipe is not None and preparing.reading == Reading():
-            preparing = replace(preparing, reading=recipe.reading)
+        _refuse_others(dataset, roles, preparing)
+        if recipe is not None:
+            given = {name: value for name, value in asdict(preparing.reading).items() if value is not None}
+            preparing = replace(preparing, reading=replace(recipe.reading, **given))
         known = row_sources.known_sources(dataset.attributes)
         if table_files and table_files[0].lake is not None:
             return _follow(dataset, table_files[0].lake, roles, how.message)
+        has_ids = ID in dataset.headers
         # under the lock: two runs at once would both find a file new
-        opened, skipped = _open_inputs(stack, source, table_files, known, preparing)
+        opened, skipped = _open_inputs(stack, source, table_files, known, preparing, has_ids=has_ids)
         if not opened:
             return Ingested(dataset.n_before, dataset.n_before, (), tuple(skipped), 0)
-        journal = Journal()
-        batches = read_onto(dataset, opened, roles, journal)
+        if has_ids and opened[0].table is not None and opened[0].table.is_read_once:
+            types = dict(zip(opened[0].table.schema.names, opened[0].table.schema.types, strict=True))
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="rff_dist-")))
+            opened = [replace(opened[0], table=array_files.spool(opened[0].table, types, folder))]
+        journal, watch = Journal(), _watch_over(dataset)
+        batches = read_onto(dataset, opened, roles, journal, watch)
+        ids = _known_rows(dataset, opened, replaces=replace_ids) if has_ids else None
 
         def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
             digests = {str(entry["sha256"]) for entry in journal.entries}
             is_known = not journal.n_read or digests & row_sources.known_digests(attributes)
             # A query may find the rows that it found the last time; then nothing is appended.
-            return None if opened[0].is_query and is_known else _facts(roles, journal, attributes)
+            if opened[0].is_query and is_known:
+                return None
+            return _facts(roles, journal, attributes) | {unlike.SEEN: watch.facts()}
 
         observer, message = how.observer, how.message
-        added = appending.append_batches(dataset, batches, change=change, observer=observer, message=message)
+        added = appending.append_batches(
+            dataset, batches, change=change, observer=observer, message=message, known=ids
+        )
         names = tuple(file.source.name for file in opened)
-        if opened[0].is_query and added.n_after == added.n_before:
-            return Ingested(added.n_before, added.n_after, (), names, journal.dropped)
-        return Ingested(added.n_before, added.n_after, names, tuple(skipped), journal.dropped, added.version)
+        counts = added.n_before, added.n_after
+        if opened[0].is_query and added.version is None:
+            return Ingested(*counts, (), names, journal.dropped)
+        is_whole = isinstance(source, queries.Query) and not source.is_incremental
+        if is_whole and any(row_sources.is_named(entry, opened[0].source.name) for entry in known):
+            watch.see_query(added.n_rows)
+        n_same, n_replaced = (0, 0) if ids is None else (ids.n_same, ids.n_replaced)
+        return Ingested(
+            *counts,
+            names,
+            tuple(skipped),
+            journal.dropped,
+            added.version,
+            n_replaced,
+            n_known=n_same,
+            unlike=tuple(watch.findings()),
+        )
+
+
+def _refuse_others(dataset: appending.Editing, roles: Roles, preparing: Preparing) -> None:
+    """Refuse options that the rows of a dataset were made without, which later rows cannot have either."""
+    given, usual = _options(roles, preparing), _options(Roles(), Preparing())
+    made = {**usual, **dataset.attributes.get(_MADE_WITH, {})}
+    for name, value in given.items():
+        if value not in (usual[name], made[name]):
+            raise InvalidParameterError(
+                f"`{name}` is {value!r}, but the rows of {dataset.location} were made with {made[name]!r}; "
+                f"expected that, or no `{name}`. Leave it out, or ingest all rows again with `overwrite`"
+            )
+
+
+def _options(roles: Roles, preparing: Preparing) -> dict[str, Any]:
+    """Return the options that all rows of a dataset share, as JSON values."""
+    options = {**asdict(preparing.encoding), "drop": list(roles.drop)}
+    options |= {"date_order": preparing.reading.date_order, "missing": preparing.reading.missing}
+    return {**options, "weight": roles.weight, "groups": roles.groups, "id": roles.id}
+
+
+def _watch_over(dataset: appending.Editing) -> unlike.Watch:
+    recipe = recipes.recipe_of(dataset.attributes) or recipes.plain_recipe(
+        dataset.names("feature_names") or ()
+    )
+    seen = dataset.attributes.get(unlike.SEEN, {})
+    return unlike.Watch(recipe, dataset.names("target_names") or (), seen)
+
+
+def _known_rows(
+    dataset: appending.Editing, opened: Sequence[Input], *, replaces: bool
+) -> appending.KnownRows:
+    """Find which ids of new tables a dataset has; their columns of ids are read for it."""
+    name, ids = str(id_column(dataset.attributes)), []
+    for table in (file.table for file in opened if file.table is not None):
+        if name not in table.schema.names:  # which is refused by name when its columns are chosen
+            continue
+        kind = read_type(table.schema.field(name).type, None)
+        for batch in table.batches({name: kind}):
+            labels = to_labels(batch.column(name).drop_null())
+            ids.append(labels.astype(TEXT) if labels.dtype == object else labels)
+    recipe = recipes.recipe_of(dataset.attributes)
+    columns = [] if recipe is None else recipe.columns
+    parts = [part for part in columns for _ in part.names]
+    not_compared = [i for i, part in enumerate(parts) if isinstance(part, recipes.TargetMeans)]
+    if not ids:
+        return appending.KnownRows(dataset, {}, {}, replaces)
+    return appending.KnownRows.among(
+        dataset, np.concatenate(ids), replaces=replaces, not_compared=not_compared
+    )
 
 
 def _follow(dataset: appending.Editing, lake: lakes.Lake, roles: Roles, message: str | None) -> Ingested:
@@ -376,13 +496,15 @@ def _follow(dataset: appending.Editing, lake: lakes.Lake, roles: Roles, message:
     changes = lake.read_changes(since, [name for name in lake.rows.schema.names if name in used], key)
     journal = Journal()
     came = array_files.memory_table(lake.rows.name, changes.rows)
-    opened = [Input(lake.source, came, Path(lake.rows.name))]
-    read = [dataset.fit_batch(batch, 0) for batch in read_onto(dataset, opened, roles, journal)]
-    facts = _facts(roles, journal, attributes)
+    opened, watch = [Input(lake.source, came, Path(lake.rows.name))], _watch_over(dataset)
+    read = [dataset.fit_batch(batch, 0) for batch in read_onto(dataset, opened, roles, journal, watch)]
+    facts = _facts(roles, journal, attributes) | {unlike.SEEN: watch.facts()}
     merged = lakes.merge(dataset, lake, changes, read, facts, message)
     n_after = n_before + merged.n_added - merged.n_deleted
     changed, dropped = (merged.n_replaced, merged.n_deleted), journal.dropped
-    return Ingested(n_before, n_after, (lake.url,), (), dropped, merged.version, *changed, table=lake.about)
+    found = tuple(watch.findings())
+    done = n_before, n_after, (lake.url,), (), dropped, merged.version, *changed
+    return Ingested(*done, table=lake.about, unlike=found)
 
 
 # -- what is read ----------------------------------------------------------------------------------
@@ -394,8 +516,13 @@ def _open_inputs(
     table_files: Sequence[files.File],
     known: Sequence[Mapping[str, Any]],
     preparing: Preparing,
+    *,
+    has_ids: bool = False,
 ) -> tuple[list[Input], list[str]]:
-    """Open the inputs that are not among the known sources; return the names of the others too."""
+    """Open the inputs that are not among the known sources; return the names of the others too.
+
+    `has_ids`: whether ids tell which rows of a file are new, though it has changed since it was ingested.
+    """
     if isinstance(source, queries.Query):
         n_ingested = source.n_ingested(known)
         result = stack.enter_context(queries.run_query(source, n_ingested=n_ingested))
@@ -415,7 +542,9 @@ def _open_inputs(
             skipped.append(file.name)
             continue
         path = stack.enter_context(files.fetch(file))
-        identity = files.identify(file, path, known)
+        # ids that were forgotten are unknown, and would come back with a file that still has them
+        by_ids = has_ids and not row_sources.is_forgotten(known, file.name)
+        identity = files.identify(file, path, [] if by_ids else known)
         if values or file.sheet is not None:  # the same bytes have other rows in other folders, or sheets
             folders = json.dumps(dict(file.partitions), sort_keys=True)
             words = "|".join([identity.sha256, folders, *filter(None, [file.sheet])])
@@ -425,6 +554,8 @@ def _open_inputs(
             skipped.append(file.name)
             _log.info("%s holds rows that are there already", file.name)
             continue
+        if not by_ids:
+            _refuse_changed(file.name, known)
         # so that two files of this call with the same bytes count once as well
         digests.add(identity.sha256)
         table = None if file.kind == ".npz" else files.open_table(file, path, preparing.reading, values)
@@ -435,6 +566,18 @@ def _open_inputs(
             "columns; expected it alone. Ingest one after the other with `append`"
         )
     return opened, skipped
+
+
+def _refuse_changed(name: str, known: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a file that was ingested with other contents: rows that it still has would count twice."""
+    before = [entry for entry in known if row_sources.is_named(entry, name)]
+    if before:
+        n_rows = sum(int(entry.get("n_samples", 0)) for entry in before)
+        raise DataError(
+            f"{name} was ingested already, with other contents ({n_rows:,} rows), which would count twice; "
+            "expected new rows in a file of another name. Rename it if all its rows are new, or replace rows "
+            "by `rff-dist data correct`"
+        )
 
 
 def _open_columns(
@@ -504,7 +647,9 @@ def _read(
     # Planned a second time: the first plan only says how to read, X's dtype follows from what was learned.
     learned, start = replace(learned, recipe=named), plan.test_start
     plan = table_roles.plan_columns(schema, roles, learned, tables[0].name)
-    plan = replace(plan, types={**order, **plan.types}, test_start=start, time=by)
+    constant = _constant_types(schema, unlike.Watch(named, (), {}))
+    types = {**order, **constant, **plan.types}
+    plan = replace(plan, types=types, test_start=start, time=by, columns=schema.names)
     lengths = [table.n_samples for table in tables if table.n_samples is not None]
     n_rows = sum(lengths) if len(lengths) == len(tables) else None
     return plan, n_rows, partial(rows.read_tables, opened, plan)
@@ -534,7 +679,7 @@ def _read_archive(file: Input, roles: Roles, selection: RowSelection | None) -> 
         )
     n_samples, batches = array_files.read_npz(file.path, roles)
     plan = TablePlan(roles, None, {}, np.dtype(np.float64), False)
-    return plan, n_samples, lambda journal, _: rows.check_rows(batches, file, plan, journal)
+    return plan, n_samples, lambda journal, _, __: rows.check_rows(batches, file, plan, journal)
 
 
 def _roles_of(recipe: recipes.Recipe, roles: Roles, schema: pyarrow.Schema) -> Roles:
@@ -545,7 +690,13 @@ def _roles_of(recipe: recipes.Recipe, roles: Roles, schema: pyarrow.Schema) -> R
     return replace(roles, columns=recipe.inputs, id=recipe.id if named else roles.id)
 
 
-def read_onto(dataset: appending.Editing, opened: list[Input], roles: Roles, journal: Journal) -> _Rows:
+def read_onto(
+    dataset: appending.Editing,
+    opened: list[Input],
+    roles: Roles,
+    journal: Journal,
+    watch: unlike.Watch | None = None,
+) -> _Rows:
     """Return batches for a dataset's arrays, with the columns that the dataset names."""
     X, y = dataset.headers["X"], dataset.headers.get("y")
     if roles.dtype not in (None, X.dtype.name):
@@ -554,7 +705,7 @@ def read_onto(dataset: appending.Editing, opened: list[Input], roles: Roles, jou
         )
     if opened[0].table is None:
         _, _, batches = _read_archive(opened[0], roles, None)
-        return batches(journal, None)
+        return batches(journal, None, None)
     recipe = recipes.recipe_of(dataset.attributes)
     roles = _known_roles(dataset, roles, recipe, one_dimensional=y is None or len(y.shape) == 1)
     recipe = recipes.plain_recipe(roles.columns or []) if recipe is None else recipe
@@ -567,16 +718,22 @@ def read_onto(dataset: appending.Editing, opened: list[Input], roles: Roles, jou
                 f"{table.name} has columns of {plan.dtype}, which X of {dataset.location} ({X.dtype}) cannot "
                 f'hold without rounding; give dtype="{X.dtype.name}" to round them'
             )
-        if more := sorted(set(table.schema.names) - set(plan.types)):
-            _log.info("%s: columns that the dataset does not have are left out: %s", table.name, listed(more))
+        if watch is not None:
+            watch.see_columns(table.schema.names)
     schema = table_roles.common_schema(tables)
     plan = table_roles.plan_columns(schema, roles, learn.Learned(recipe), tables[0].name)
     time = dataset.attributes.get(TIME_COLUMN)
     is_stored = time in schema.names or time not in recipe.names  # `split` may have cut by a column of X
     order = rows.order_type(tables[0].name, schema, time) if time is not None and is_stored else {}
-    types = {**order, **plan.types}
+    types = {**order, **_constant_types(schema, watch), **plan.types}
     plan = replace(plan, dtype=X.dtype, text=y is not None and is_text(y.dtype), types=types, time=time)
-    return rows.read_tables(opened, plan, journal, None)
+    return rows.read_tables(opened, plan, journal, None, watch)
+
+
+def _constant_types(schema: pyarrow.Schema, watch: unlike.Watch | None) -> dict[str, pyarrow.DataType]:
+    """Return the types to read columns by that were left out since they held one value."""
+    names = [] if watch is None else [name for name in watch.constant_columns if name in schema.names]
+    return {name: read_type(schema.field(name).type, kind_of(schema.field(name).type)) for name in names}
 
 
 def _known_roles(

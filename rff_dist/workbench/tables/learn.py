@@ -40,6 +40,8 @@ MAX_BYTES = 2**27
 # Means of all rows would predict the targets that are in them: noise, of 3,000 rows with 900 levels.
 #: The folds of cross-fitted target means; their seed is none that folds of rows to train on have.
 _FOLDS = folding.HashFolds(5, 2**40 + 1)
+#: Why columns that hold the same value in all rows are left out.
+CONSTANT = ("it holds one text only", "it holds one value only")
 #: Above this share of missing values a column marks them, if so many are there to learn from.
 _MARKED_SHARE, _MARKED_ROWS = 0.01, 10
 
@@ -234,7 +236,7 @@ class _Numbers:
         places = range(at, at + len(parts))
         kept = [i for i in places if self.given or self.least[i] < self.most[i]]
         if not kept:
-            return "it holds one value only"
+            return CONSTANT[1]
         fill = None if impute == "none" else [self._fill(i, impute) for i in kept]
         kept_parts = tuple(parts[i - at] for i in kept)
         return recipes.Date(name, kept_parts, fill, is_marked, int(self.n_missing[at]))
@@ -379,7 +381,7 @@ class _Levels:
         if not n_rows - self.n_missing:
             return "it holds no value"
         if n_levels == 1:
-            return "it holds one text only"
+            return CONSTANT[0]
         if encoding.categories == "auto" and n_levels > max(FEW_LEVELS, n_rows // 2):
             return f"its texts rarely come twice: {n_levels:,} in {n_rows:,} rows"
         most = max(count_of, key=lambda level: (count_of[level] if level != recipes.MISSING else 0, level))

@@ -58,6 +58,7 @@ class TablePlan:
     `text`: whether y holds labels.
     `test_start`: rows with at least this value in the column that orders them are held out; see `Holdout.by`.
     `time`: that column, whose values are stored with the rows, so that models are chosen by later rows too.
+    `columns`: all columns of the table.
     """
 
     roles: Roles
@@ -67,6 +68,7 @@ class TablePlan:
     text: bool
     test_start: float = np.nan
     time: str | None = None
+    columns: Sequence[str] = ()
 
     @property
     def features(self) -> list[str] | None:

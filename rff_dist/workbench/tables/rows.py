@@ -15,7 +15,7 @@ from rff_dist.data import folding, memory, row_batches
 from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import tables
-from rff_dist.workbench.tables import learn
+from rff_dist.workbench.tables import learn, unlike
 from rff_dist.workbench.tables.roles import TablePlan, check_column
 
 #: Numbers of a batch of X: 64 MiB.
@@ -113,9 +113,15 @@ class Journal:
 
 
 def read_tables(
-    opened: Sequence[Input], plan: TablePlan, journal: Journal, selection: RowSelection | None
+    opened: Sequence[Input],
+    plan: TablePlan,
+    journal: Journal,
+    selection: RowSelection | None,
+    watch: unlike.Watch | None = None,
 ) -> Iterator[row_batches.RowBatch]:
     """Yield the rows of inputs as arrays: X, y, weights, groups and ids.
+
+    `watch`: compares them with the rows before.
 
     Raises DataError, which names row and column, if a value cannot be used, unless such rows are dropped.
     """
@@ -123,8 +129,13 @@ def read_tables(
     if selection is not None and selection.wanted and plan.learned is not None:
         plan = replace(plan, learned=learn.Learned(plan.learned.recipe))
     for file in opened:
-        rows = _split_columns(read_batches([file], plan, journal, selection), plan)
-        yield from check_rows(rows, file, plan, journal)
+        batches = read_batches([file], plan, journal, selection)
+        batches = batches if watch is None else watch.look(batches)
+        for parts in check_rows(_split_columns(batches, plan), file, plan, journal):
+            X, y = parts[:2]
+            if watch is not None and X is not None:
+                watch.add(X, y)
+            yield parts
 
 
 def read_batches(

@@ -92,13 +92,13 @@ class TestASecondRun:
         assert (rows_of(found), len(found.skipped)) == ((50, 50), 2)
 
     def test_adds_a_file_whose_content_is_new(self, folder):
-        frame = save(make_frame(5, seed=2), folder / "1.csv")
+        frame = save(make_frame(5, seed=2), folder / "3.csv")
         assert rows_of(ingest_more(frame, folder / "data.zarr")) == (50, 55)
         sources = open_dataset(folder / "data.zarr").attributes["sources"]
         assert [source["n_samples"] for source in sources] == [30, 20, 5]
         newest, *_ = read_history(parse_location(folder / "data.zarr"))
-        assert newest.message == f"append 5 rows from {folder / '1.csv'}"
-        assert newest.facts["sources"] == [str(folder / "1.csv")]
+        assert newest.message == f"append 5 rows from {folder / '3.csv'}"
+        assert newest.facts["sources"] == [str(folder / "3.csv")]
 
     def test_refuses_a_file_that_has_grown(self, folder):
         with open(folder / "1.csv", "a") as file:

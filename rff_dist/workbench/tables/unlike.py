@@ -1,0 +1,159 @@
+"""How rows that are appended differ from those before, so that no night changes a dataset in silence."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow
+
+from rff_dist.recipes import recipes, tables
+from rff_dist.recipes.transformer import Transformer
+from rff_dist.text import clipped
+from rff_dist.workbench.tables import learn
+
+SEEN = "seen"  # the attribute of a dataset: ranges of numbers, values of constant columns, names of columns
+_MOST_FINDINGS, _MOST_EXAMPLES = 20, 5
+_MIDNIGHT = " 00:00:00.000000"
+_SLACK = 0.1  # share of a column's range by which new numbers may be outside of it without a word
+
+
+@dataclass(slots=True)
+class Finding:
+    """Values of a column that are unlike those before: what they are, in how many rows, and a few of them."""
+
+    column: str
+    what: str
+    before: str
+    n_rows: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, n_rows: int, examples: Sequence[Any]) -> None:
+        self.n_rows += n_rows
+        for example in examples[:_MOST_EXAMPLES]:
+            text = clipped(f"{example:.6g}" if isinstance(example, float) else str(example))
+            if text not in self.examples and len(self.examples) < _MOST_EXAMPLES:
+                self.examples.append(text)
+
+
+class Watch:
+    """Looks at rows while they are read, and compares them with the rows before.
+
+    `recipe`: of the dataset's inputs.
+    `targets`: names of targets that are numbers.
+    `seen`: the dataset's attribute `SEEN`; empty for a new dataset, with which only unknown levels of a given
+      recipe can be found.
+    """
+
+    def __init__(self, recipe: recipes.Recipe, targets: Sequence[str], seen: Mapping[str, Any]) -> None:
+        self.recipe, self.targets = recipe, list(targets)
+        self.before: Mapping[str, Any] = seen
+        self.ranges = {name: list(ends) for name, ends in seen.get("ranges", {}).items()}
+        self.constants: dict[str, str] = dict(seen.get("constants", {}))
+        self.columns: list[str] = list(seen.get("columns", []))
+        self._findings: dict[tuple[str, str], Finding] = {}
+        names = recipe.names
+        self._numbers = [part.column for part in recipe.columns if isinstance(part, recipes.Number)]
+        self._places = [names.index(name) for name in self._numbers]
+
+    @property
+    def constant_columns(self) -> list[str]:
+        """The columns that were left out because all their values were the same."""
+        return [name for name, why in self.recipe.left_out.items() if why in learn.CONSTANT]
+
+    def see_columns(self, names: Sequence[str]) -> None:
+        """Take note of the columns of a table; new ones are findings, unless it is the first table."""
+        new = [name for name in names if name not in self.columns]
+        if self.columns:
+            for name in new:
+                self._find(name, "new column, left out", "", 0, [])
+        self.columns += new
+
+    def see_query(self, n_rows: int) -> None:
+        """Take note of a query whose whole result was added before, and differs now."""
+        self._find("the query", "added before, with other rows", "use `:n_ingested`, or ids", n_rows, [])
+
+    def look(
+        self, batches: Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]
+    ) -> Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]:
+        """Yield batches of a table as they are, after a look at texts, gaps and constant columns."""
+        for batch, start, chosen in batches:
+            for part in self.recipe.columns:
+                if isinstance(part, recipes.OneHot | recipes.TargetMeans):
+                    self._look_at_levels(part, batch.column(part.column))
+                if not isinstance(part, Transformer) and part.fill is not None and not part.n_missing:
+                    n_missing = batch.column(part.column).null_count
+                    if n_missing:
+                        self._find(part.column, "missing", "never missing", n_missing, [])
+            for name in self.constant_columns:
+                if name in batch.schema.names:
+                    self._look_at_constant(name, batch.column(name))
+            yield batch, start, chosen
+
+    def add(self, X: np.ndarray, y: np.ndarray | None) -> None:
+        """Compare the numbers of rows that are taken with the range of those before, and extend the range."""
+        if not len(X):
+            return
+        columns = dict(zip(self._numbers, X[:, self._places].T, strict=True))
+        if y is not None and y.dtype.kind == "f" and self.targets:
+            columns |= dict(zip(self.targets, y.reshape(len(y), -1).T, strict=True))
+        for name, values in columns.items():
+            least, most = float(values.min()), float(values.max())
+            low, high = self.ranges.get(name, (least, most))
+            if name in self.before.get("ranges", {}):
+                known_low, known_high = self.before["ranges"][name]
+                slack = _SLACK * (known_high - known_low)
+                if least < known_low - slack or most > known_high + slack:
+                    outside = values[(values < known_low - slack) | (values > known_high + slack)]
+                    before = f"{known_low:.6g} to {known_high:.6g}"
+                    before = f"always {known_low:.6g}" if known_low == known_high else before
+                    self._find(name, "out of range", before, len(outside), np.unique(outside).tolist()[::-1])
+            self.ranges[name] = [min(low, least), max(high, most)]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the attribute `SEEN` after these rows."""
+        return {"ranges": self.ranges, "constants": self.constants, "columns": self.columns}
+
+    def findings(self) -> list[dict[str, Any]]:
+        """Return what is unlike the rows before, as JSON values; at most 20 findings."""
+        found = [
+            {
+                "column": one.column,
+                "what": one.what,
+                "n_rows": one.n_rows,
+                "examples": one.examples,
+                "before": one.before,
+            }
+            for one in list(self._findings.values())[:_MOST_FINDINGS]
+        ]
+        more = len(self._findings) - len(found)
+        if more:
+            found.append(
+                {"column": "…", "what": f"{more:,} more columns", "n_rows": 0, "examples": [], "before": ""}
+            )
+        return found
+
+    def _look_at_levels(self, part: recipes.OneHot | recipes.TargetMeans, column: pyarrow.Array) -> None:
+        if isinstance(part, recipes.OneHot) and part.rest:  # it has a column for all other levels
+            return
+        unknown = recipes.unknown_levels(column, part.levels)
+        if len(unknown):
+            examples = unknown.unique().to_pylist()[:_MOST_EXAMPLES]
+            before = f"{len(part.levels):,} levels"
+            self._find(part.column, "unseen level", before, len(unknown), examples)
+
+    def _look_at_constant(self, name: str, column: pyarrow.Array) -> None:
+        if tables.kind_of(column.type) == "date":
+            column = column.cast(pyarrow.timestamp("us"), safe=False)
+        counts = column.cast(pyarrow.string()).drop_null().value_counts().to_pylist()
+        shown = {clipped(one["values"].removesuffix(_MIDNIGHT)): one["counts"] for one in counts}
+        if not shown:
+            return
+        constant = self.constants.setdefault(name, next(iter(shown)))
+        n_rows = sum(shown.values()) - shown.pop(constant, 0)
+        if shown:
+            self._find(name, "varies now, and is left out", f"always {constant}", n_rows, list(shown))
+
+    def _find(self, column: str, what: str, before: str, n_rows: int, examples: Sequence[Any]) -> None:
+        finding = self._findings.setdefault((column, what), Finding(column, what, before))
+        finding.add(n_rows, examples)
