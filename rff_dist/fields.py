@@ -51,15 +51,23 @@ class Declared:
     `help`: its text; other options are named in backticks.
     `unit`: placeholder of a value in the command line's help; by default its type tells it.
     `argument`: whether the command line takes it without its flag too, by its position.
-    `writes`: whether it names a place that the job writes to.
+    `place`: what the job does with the place that it names: reads, writes or changes it, or writes files
+      below it ("fills").
+    `suffixes`: that its name may have, if that place is a single file.
     `takes`: its type, if the annotation has objects too, which only Python can give.
     """
 
     help: str
     unit: str | None = None
     argument: bool = False
-    writes: bool = False
+    place: Literal["reads", "writes", "changes", "fills"] | None = None
+    suffixes: tuple[str, ...] = ()
     takes: Any = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether it names a place that the job writes to."""
+        return self.place in ("writes", "fills")
 
 
 @dataclass(frozen=True, slots=True)

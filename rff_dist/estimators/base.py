@@ -387,7 +387,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         Parameters
         ----------
         path : str or Path
-            Of the file.
+            Of the file. A page of an earlier run is replaced, and no other file.
         X, y
             Test rows, which the model was not trained on, as in `score`.
         intended_use : str, optional

@@ -18,6 +18,7 @@ from rff_dist.estimators import persistence
 from rff_dist.lazy import require
 from rff_dist.models import kinds, versions
 from rff_dist.recipes import recipes
+from rff_dist.storage import locations
 from rff_dist.text import redact, without_secrets
 from rff_dist.typing import FloatArray, PathLike
 
@@ -36,12 +37,12 @@ def save_mlflow(url: PathLike, folder: PathLike) -> Path:
     Raises MissingDependencyError if MLflow is not installed; OutputExistsError if the folder exists;
       StorageError if there is no model.
     """
-    mlflow, place = _mlflow(), Path(folder)
+    mlflow, place = _mlflow(), locations.local_path(folder)
     if place.exists():
         raise OutputExistsError(f"{place} exists already; export to another folder")
     with TemporaryDirectory(prefix="rff_dist-") as temporary:
         mlflow.pyfunc.save_model(path=str(place), **_flavour(kinds.read_any(url), Path(temporary)))
-    return place
+    return Path(folder)
 
 
 def log_mlflow(url: PathLike, *, name: str = "model") -> Any:

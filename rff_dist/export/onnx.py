@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.errors import OutputExistsError
 from rff_dist.export import write
 from rff_dist.lazy import require
 from rff_dist.ridge import models
-from rff_dist.storage import documents
+from rff_dist.storage import documents, locations, output_places
 from rff_dist.typing import PathLike
 
 _OPERATORS, _FORMAT = 18, 9  # versions that ONNX Runtime reads since its 1.14 (2023)
@@ -30,23 +29,22 @@ def export_onnx(
     Raises MissingDependencyError if the package onnx is not installed; InvalidParameterError as `describe`;
       OutputExistsError if the file exists and `overwrite` is False; StorageError if it cannot be written.
     """
+    output_places.check_file(locations.parse_location(path), overwrite=overwrite)
     onnx = require("onnx", "ONNX graphs are made by the package onnx", "onnx")
-    place = Path(path)
-    if place.is_dir() or (place.exists() and not overwrite):
-        raise OutputExistsError(
-            f"{place} exists already; export to another file, or replace it with `overwrite`"
-        )
     graph = _Graph(onnx)
     slim = write.describe(model, encoded=encoded)
     outputs = _outputs(graph, slim)
     inputs = [graph.info("X", onnx.TensorProto.DOUBLE, ["rows", slim.facts["n_features"]])]
     made = onnx.helper.make_graph(graph.nodes, "rff_dist", inputs, outputs, graph.constants)
-    operators, about = [onnx.helper.make_opsetid("", _OPERATORS)], f"model {model.digest()}"
+    operators, about = (
+        [onnx.helper.make_opsetid("", _OPERATORS)],
+        f"{documents.MADE_BY}: model {model.digest()}",
+    )
     model_proto = onnx.helper.make_model(
         made, opset_imports=operators, ir_version=_FORMAT, producer_name="rff_dist", doc_string=about
     )
     onnx.checker.check_model(model_proto)
-    return documents.write_file(place, model_proto.SerializeToString(), what="graph")
+    return documents.write_file(Path(path), model_proto.SerializeToString(), what="graph")
 
 
 class _Graph:

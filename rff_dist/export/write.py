@@ -17,8 +17,11 @@ from rff_dist.features.maps import FeatureMap
 from rff_dist.products import protocol
 from rff_dist.recipes import recipes
 from rff_dist.ridge import models
+from rff_dist.storage import locations
 from rff_dist.typing import FloatArray, PathLike
 
+# what an export may hold, with its card and what Python makes of the reader
+_FILES = {"model.json", "inner.npy", "outer.npy", "reader.py", "README.md", "__pycache__"}
 _KERNELS = {
     "gaussian", "laplacian", "matern", "rational_quadratic", "additive", "linear", "sum", "product", "scaled"
 }  # fmt: skip
@@ -34,9 +37,9 @@ def export(
     Raises InvalidParameterError as `describe`; OutputExistsError if the
       folder exists; StorageError if it cannot be written.
     """
-    place = Path(folder)
+    place = locations.local_path(folder)
     # a folder with other things in it is never replaced
-    if place.exists() and not (overwrite and (place / "reader.py").exists()):
+    if place.exists() and not (overwrite and place.is_dir() and _FILES.issuperset(os.listdir(place))):
         raise OutputExistsError(
             f"{place} exists already; export to another folder, or replace an older export with `overwrite`"
         )
@@ -58,7 +61,7 @@ def export(
         raise StorageError(f"the folder {place} cannot be written: {error}; choose another place") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return place
+    return Path(folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,9 @@ from typing import Any
 
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
-from rff_dist.errors import OutputExistsError
 from rff_dist.flows import common, running
 from rff_dist.kmeans import fit
-from rff_dist.storage import locations
+from rff_dist.storage import locations, output_places
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import cluster as clustering
 from rff_dist.workbench.jobs import specs
@@ -55,11 +54,8 @@ def cluster(parameters: ClusterParameters) -> Summary:
     location = locations.parse_location(job.output)
     # next to the labels, unless these are in no folder of this machine
     picture = Path(f"{location.path}.png") if location.is_local else None
-    if picture is not None and picture.exists() and not job.overwrite:
-        raise OutputExistsError(
-            f"{picture} exists already, and the picture would replace it; choose another output, or give "
-            "overwrite"
-        )
+    if picture is not None and picture.parent.is_dir():  # else the job makes the folder
+        output_places.check_file(locations.parse_location(picture), overwrite=job.overwrite)
     runner = running.runner_of(parameters, {"pass": _log_pass}, clock=clock)
     clustered = clustering.cluster(job, runner)
     if job.register and job.model is not None:

@@ -44,6 +44,7 @@ class Followed:
     table: str | None = fields.optional(
         "Delta or Iceberg table that the data follow, as for ingest: data take what changed in it first.",
         unit="TABLE",
+        place="reads",
     )
 
 

@@ -36,7 +36,7 @@ from rff_dist.fields import Option, RowNumber, build, check_names, group, like, 
 from rff_dist.flows import outcomes
 from rff_dist.storage import locations
 from rff_dist.text import redact, without_secrets
-from rff_dist.workbench.jobs import limits, lineage, watching
+from rff_dist.workbench.jobs import limits, lineage, places, watching
 from rff_dist.workbench.jobs.steps import Runner
 
 #: Seconds after which a pass first shows its progress on the server, and between later updates.
@@ -50,12 +50,11 @@ class Limits(limits.Limits):
     retries: RowNumber = like(limits.Limits, "retries", 2)
     performance_report: str | None = optional(
         "Path or URL of a folder that keeps Dask's performance report of each run, an HTML page. By default "
-        "there is none. Needs the extra 'report'."
+        "there is none. Needs the extra 'report'.",
+        place="fills",
     )
 
 
-#: Names of options that are paths or URLs.
-_PLACES = {"data", "model", "output", "performance_report", "sources", "table", "test"}
 #: Options that a form asks for first. The other options of the job follow; those of where it runs are last.
 _FIRST = ("data", "model", "output", "n_components", "n_clusters")
 
@@ -80,11 +79,9 @@ class Form:
     def __init__(self, **values: Any) -> None:
         check_names(values, self.options, what="parameter")
         self.values = {name: self.options[name].check(value) for name, value in values.items()}
+        given = [(name, one.declared, self.values.get(name)) for name, one in self.options.items()]
         try:
-            for name in _PLACES & values.keys():
-                for url in values[name] if isinstance(values[name], list) else [values[name]]:
-                    if url is not None:
-                        locations.parse_location(url)
+            places.check(given)
         except errors.StorageError as error:
             raise errors.InvalidParameterError(str(error)) from error
         for spec in self.specs:

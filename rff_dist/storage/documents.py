@@ -355,14 +355,30 @@ def duration(seconds: float) -> str:
 _IN_ONE_REQUEST = 2**30  # bytes; object stores take at least 5 GiB
 
 
+#: What the first bytes of pages, pictures and graphs say, so that a later run may replace them.
+MADE_BY = "made by rff_dist"
+_HEAD = 4096  # bytes
+
+
+def is_ours(location: locations.Location) -> bool:
+    """Say whether a file was written by `write_file`, by its first bytes."""
+    if not os.path.isfile(location.path):
+        return False
+    with open(location.path, "rb") as file:
+        return MADE_BY.encode() in file.read(_HEAD)
+
+
 def write_file(path: Path, content: bytes, *, what: str) -> Path:
-    """Write or replace a file, whole or not at all; its folder is created.
+    """Write or replace a file, whole or not at all; what a link leads to is replaced, and its folder created.
+
+    `content`: says `MADE_BY` in its first bytes.
 
     `what`: the kind of file, for the error.
     Raises StorageError if it cannot be written.
     """
     with locations.store_errors(f"the {what} {path} cannot be written", ""):
-        locations.write_bytes(LocalStore(path.absolute().parent), path.name, content)
+        place = Path(os.path.realpath(locations.local_path(path)))
+        locations.write_bytes(LocalStore(place.parent), place.name, content)
     return path
 
 

@@ -170,6 +170,14 @@ def parse_location(url: PathLike) -> Location:
     return Location(scheme, rest)
 
 
+def local_path(url: PathLike) -> Path:
+    """Return the path of a file or folder that can be written on this machine only; raises StorageError."""
+    location = parse_location(url)
+    if not location.is_local:
+        raise StorageError(f"{location} is not on this machine; expected a path")
+    return Path(location.path)
+
+
 def _folder(path: str) -> Location:
     path = os.path.abspath(path)
     # A link to a file may have the only suffix by which its kind is known.

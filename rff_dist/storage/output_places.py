@@ -47,6 +47,11 @@ logger = logging.getLogger(__name__)
 _FILE = "zarr.json"
 # What a killed writer of a model, or of a repository, leaves in an object store before anything leads to it.
 _LEFT = re.compile(rf"{documents.GENERATION.pattern}|{'|'.join(repositories.FOLDERS)}")
+# Ends of names that no folder has.
+_OF_FILES = (
+    *(".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".arrow", ".feather", ".ipc"),
+    *(".xlsx", ".xls", ".npy", ".npz", ".html", ".htm", ".png", ".onnx", ".gz", ".bz2", ".zst", ".zip"),
+)
 # Files that lead to an output; "" is an output that is a single object.
 _LEADING = ("", locations.POINTER_FILE, locations.RECORD_FILE, _FILE)
 
@@ -77,19 +82,15 @@ def check_output(
             )
     if location.scheme in locations.READ_ONLY_SCHEMES:
         raise StorageError(f"{location} can only be read; write to a path or an object store")
-    if location.is_local:
-        # All parents: whatever lies deep inside a group's folder would be taken for a part of it.
-        for parent in Path(location.path).parents:
-            above = locations.Location("file", str(parent))
-            if locations.is_versioned(above) or any(
-                locations.holds(above, name) for name in locations.NODE_FILES
-            ):
-                raise StorageError(
-                    f"the output {location} lies inside the Zarr data {parent}; write next to it"
-                )
+    _refuse_inside(location)
     if not locations.exists(location):
+        if location.path.lower().endswith(_OF_FILES):
+            raise StorageError(
+                f"{location} has the name of a file, and a folder would be written; expected a name such as "
+                "data.zarr"
+            )
         _refuse_others_objects(location)
-        _try_writing(location)
+        try_writing(location)
         return
     if holds_versions(location):
         raise OutputExistsError(
@@ -112,7 +113,43 @@ def check_output(
             f"{location} is not replaced: overwriting would remove what is there, and it holds none of "
             f"{', '.join(marker)}. Remove it yourself if you do not need it"
         )
-    _try_writing(location)
+    try_writing(location)
+
+
+def check_file(
+    location: locations.Location,
+    *,
+    overwrite: bool,
+    is_ours: Callable[[locations.Location], bool] = documents.is_ours,
+) -> None:
+    """Refuse a single file that exists, or cannot be written, before the work.
+
+    `overwrite`: whether a file that is there may be replaced, if it `is_ours`: written by this package.
+    Raises OutputExistsError if it exists otherwise; StorageError in the other cases.
+    """
+    if location.scheme == "memory" or location.scheme in locations.READ_ONLY_SCHEMES:
+        raise StorageError(f"{location}: no file can be written there; write to a path or an object store")
+    _refuse_inside(location)
+    is_there = locations.exists(location) if location.is_local else documents.find_object(location)
+    if is_there and not overwrite:
+        raise OutputExistsError(
+            f"{location} exists already; choose another name, or give overwrite=True to replace it"
+        )
+    if is_there and not is_ours(location):
+        raise OutputExistsError(
+            f"{location} is not replaced, since rff_dist did not write it. Choose another name"
+        )
+    try_writing(location)
+
+
+def _refuse_inside(location: locations.Location) -> None:
+    """Refuse an output whose folder is inside Zarr data, which would take it for a part of them."""
+    for parent in Path(location.path).parents if location.is_local else ():
+        above = locations.Location("file", str(parent))
+        if locations.is_versioned(above) or any(
+            locations.holds(above, name) for name in locations.NODE_FILES
+        ):
+            raise StorageError(f"the output {location} lies inside the Zarr data {parent}; write next to it")
 
 
 def holds_versions(location: locations.Location) -> bool:
@@ -155,8 +192,11 @@ def _refuse_others_objects(location: locations.Location) -> None:
         )
 
 
-def _try_writing(location: locations.Location) -> None:
-    """Make and remove an empty folder where the unfinished output will be written."""
+def try_writing(location: locations.Location) -> None:
+    """Make and remove an empty folder where the unfinished output will be written.
+
+    Raises StorageError if that fails.
+    """
     if not location.is_local:
         return
     path = Path(locations.hidden_beside(location, "partial").path)

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import RichProgress
+from rff_dist.errors import OutputExistsError
 from rff_dist.ridge import models
 from rff_dist.ridge import predict as prediction
 from rff_dist.storage import datasets, writing
@@ -30,6 +31,7 @@ from rff_dist.workbench.results.document import Document
 #: Candidates for the length scale, in units of the picture's width: 0.01 is 6.4 pixels.
 LENGTH_SCALES = (0.005, 0.0075, 0.01, 0.015, 0.02)
 
+_MARK = ".rff-dist-demo"  # a file in the folder of a demo, which a later one may replace
 _COLOURS = ["red", "green", "blue"]
 
 
@@ -60,6 +62,11 @@ def run_demo(
     from sklearn.linear_model import LinearRegression
 
     start = time.perf_counter()
+    mark = output / _MARK
+    if output.exists() and not mark.exists() and (not output.is_dir() or os.listdir(output)):
+        raise OutputExistsError(f"{output} exists, and holds no earlier demo; expected a new folder")
+    output.mkdir(parents=True, exist_ok=True)
+    mark.touch()
     # Prefect reads these when it is imported: its files stay out of the user's home, its logs off the screen.
     (output / "prefect").mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str((output / "prefect").resolve()))

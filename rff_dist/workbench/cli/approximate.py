@@ -50,7 +50,10 @@ def approximate(
     features: Annotated[FeatureOptions, "kernel", "length_scale", "n_components", "design", "map", "seed"],
     standardize: bool | str = fields.like(FeatureOptions, "standardize", True),
     measured: Measured,
-    plot: str | None = fields.optional("Draw the error against D.", unit="PNG", writes=True),
+    plot: str | None = fields.optional(
+        "Draw the error against D.", unit="PNG", place="writes", suffixes=(".png",)
+    ),
+    overwrite: bool = fields.flag("Replace a picture that is there."),
 ) -> Document:
     """Measure whether D is large enough: the features' error on sampled rows, next to theory's bounds.
 

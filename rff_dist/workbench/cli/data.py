@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 group = shell.make_group("data", "List the versions of datasets; correct, delete, roll back and expire.")
 command = functools.partial(shell.command, group=group)
-_DATA = fields.argument("Path or URL of a versioned dataset.", "DATA")
+_DATA = fields.argument("Path or URL of a versioned dataset.", "DATA", place="changes")
 _A_VERSION = "A tag, or a version from `rff-dist data log`."
 _VERSION = fields.argument(_A_VERSION, "VERSION")
 _ANY_VERSION = fields.argument(f"{_A_VERSION} By default the current one.", "VERSION", None)
@@ -122,9 +122,9 @@ def expire(
 
 @command("plain.zarr", "s3://b/plain s3://b/data")
 def convert(
-    data: str = fields.argument("Path or URL of plain Zarr.", "DATA"),
+    data: str = fields.argument("Path or URL of plain Zarr.", "DATA", place="reads"),
     output: str | None = fields.argument(
-        "Where to write. By default in place of `data`.", "OUT", None, writes=True
+        "Where to write. By default in place of `data`.", "OUT", None, place="writes"
     ),
 ) -> Document:
     """Turn plain Zarr into a versioned dataset, so that rows can be added, corrected and deleted."""
@@ -141,7 +141,7 @@ def convert(
 @command("data.zarr corrections.csv --by id")
 def correct(
     data: str = _DATA,
-    source: str = fields.argument("A file with the corrected rows.", "SOURCE"),
+    source: str = fields.argument("A file with the corrected rows.", "SOURCE", place="reads"),
     by: str = fields.option(
         "Column that says which row each row of the file replaces: a column of the dataset in which the "
         "value is unique, or else a column of row numbers from 0.",
@@ -158,7 +158,9 @@ def correct(
 @command("data.zarr rows.csv", "data.zarr customers.csv --by customer")
 def delete(
     data: str = _DATA,
-    source: str = fields.argument("A file of row numbers from 0, or of values of `by`.", "SOURCE"),
+    source: str = fields.argument(
+        "A file of row numbers from 0, or of values of `by`.", "SOURCE", place="reads"
+    ),
     by: str | None = fields.optional("Column whose values say which rows go."),
     keep_order: bool = fields.like(specs.Forget, "keep_order"),
     message: str | None = _MESSAGE,

@@ -14,7 +14,9 @@ from rff_dist.workbench.results.document import Document
 @shell.command("", "--n-components 1024 --output /tmp/demo", progress=False)
 def demo(
     *,
-    output: str = fields.option("Folder for data, model and picture.", "demo-output", unit="DIR"),
+    output: str = fields.option(
+        "Folder for data, model and picture.", "demo-output", unit="DIR", place="fills"
+    ),
     n_components: Count = fields.option("D, the number of features.", 2048, unit="D"),
     features: Annotated[FeatureOptions, "seed"],
     where: Annotated[Cluster, "n_workers", "n_threads"],

@@ -19,8 +19,8 @@ _HOW = {
 )
 def export(
     *,
-    model: str = fields.argument("A regression or a classifier.", "MODEL"),
-    output: str = fields.argument("The folder or file to write.", "OUT", writes=True),
+    model: str = fields.argument("A regression or a classifier.", "MODEL", place="reads"),
+    output: str = fields.argument("The folder or file to write.", "OUT", place="writes"),
     format: Literal["numpy", "onnx", "mlflow"] | None = fields.optional(
         "numpy: two arrays, one JSON document and a reader that needs NumPy only. onnx: a graph; the default "
         "for names that end in .onnx. mlflow: a folder that MLflow serves, for models of any kind; the "

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @shell.command("data.zarr --rows 1e6 --n-features 8 --length-scale 2 --noise 0.1")
 def generate(
     *,
-    output: str = fields.argument("Where to write the dataset.", "OUT", writes=True),
+    output: str = fields.argument("Where to write the dataset.", "OUT", place="writes"),
     rows: Count = fields.option("Number of rows, such as 1e6."),
     n_features: Count = fields.option("Number of columns of X.", 8),
     length_scale: Positive | Positives = fields.option(

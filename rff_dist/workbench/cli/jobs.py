@@ -12,7 +12,10 @@ from rff_dist.workbench.results.document import Document
 logger = logging.getLogger(__name__)
 
 _PLOT = fields.optional(
-    "Draw the errors that alpha and D are chosen by: against both.", unit="PNG", writes=True
+    "Draw the errors that alpha and D are chosen by: against both.",
+    unit="PNG",
+    place="writes",
+    suffixes=(".png",),
 )
 
 
@@ -23,7 +26,8 @@ class Page:
     report: str | None = fields.optional(
         "Write one HTML page about the result, without other files: data, errors, columns, provenance.",
         unit="HTML",
-        writes=True,
+        place="writes",
+        suffixes=(".html", ".htm"),
     )
 
 
@@ -148,7 +152,12 @@ def evaluate(job: specs.Evaluate, passes: display.Passes) -> Document:
     "model data.zarr --dry-run --json",
     "model data.zarr --backfill 0 --force",
 )
-def update(job: specs.Update, passes: display.Passes, page: Page) -> Document:
+def update(
+    job: specs.Update,
+    passes: display.Passes,
+    page: Page,
+    overwrite: bool = fields.flag("Replace a page that is there."),
+) -> Document:
     """Add the rows that were appended since a model was trained, unless the new model is clearly worse.
 
     If it is, the rows are refused, and the exit code is 3.
@@ -176,7 +185,8 @@ def cluster(
     plot: str | None = fields.optional(
         "Draw a sample of rows and their clusters: in two kernel principal components.",
         unit="PNG",
-        writes=True,
+        place="writes",
+        suffixes=(".png",),
     ),
 ) -> Document:
     """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""

@@ -25,6 +25,7 @@ from rich.console import Console
 from rff_dist import contexts, errors, fields
 from rff_dist.engines import logs
 from rff_dist.workbench.cli import display, help, messages, settings, sources
+from rff_dist.workbench.jobs import places
 from rff_dist.workbench.results import terminal
 from rff_dist.workbench.results.document import Document
 
@@ -125,13 +126,14 @@ class Command:
                         return 0
                     passes = [one for one in arguments.values() if isinstance(one, display.Passes)]
                     with passes[0].limits.timed() if passes else contextlib.nullcontext():
-                        found = self.function(**arguments)
+                        places.check((one.name, one.declared, values.get(one.name)) for one in self.options)
+                    found = self.function(**arguments)
             except BaseException as error:
-                places = [one.name for one in self.options if one.declared.writes]
+                written = [one.name for one in self.options if one.declared.writes]
                 return messages.report_error(
                     error,
                     self.title,
-                    outputs=[values[name] for name in places if values.get(name) is not None],
+                    outputs=[values[name] for name in written if values.get(name) is not None],
                     values=values.values(),
                     as_json=shown.json,
                     debug=shown.debug,

@@ -8,6 +8,7 @@ import numpy as np
 
 from rff_dist import fields
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, RFFDistError
+from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.text import redact
@@ -48,7 +49,7 @@ def folder_of(job: specs.Auto) -> str:
     if job.into is not None:
         return job.into.rstrip("/")
     name = PurePosixPath(locations.parse_location(job.sources[0]).path).name.partition(".")[0]
-    if len(job.sources) > 1 or not name.strip("*?[]"):
+    if len(job.sources) > 1 or set("*?[]") & {*name}:
         raise InvalidParameterError("there are several files; give the folder for data and model by `into`")
     return f"{name}-auto"
 
@@ -66,6 +67,7 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
     cards.read_about(job.card)  # refused before hours of ingestion
     folder = folder_of(job)
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
+    versions.RegisteredModel(f"{folder}/model").check()
     same_words = ("sources", "weight", "groups", "id", "drop", "tables", "holdout", "holdout_by", "seed")
     to_ingest = specs.Ingest(
         data=urls[0], test=urls[1], targets=[job.target], on_nan="drop", **fields.values_of(job, *same_words)

@@ -5,7 +5,7 @@ had never been there → remove the earlier versions → list what still holds t
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from rff_dist import fields
 from rff_dist.data import sources as row_sources
-from rff_dist.errors import InvalidParameterError, NoSuchVersionError, StatisticsError
+from rff_dist.errors import InvalidParameterError, NoSuchVersionError, StatisticsError, StorageError
 from rff_dist.living import new_rows
 from rff_dist.models import versions
 from rff_dist.recipes import recipes
@@ -44,6 +44,15 @@ class Holder:
     what: str
     why: str
     until: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nearby:
+    """A model in the folder of the data or one below, with its card, or the error of reading it."""
+
+    url: str
+    card: Mapping[str, Any]
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +87,13 @@ def forget(job: specs.Forget, do: steps.Runner) -> Summary:
     """
     location = locations.parse_location(job.data)
     require_versions(location)
-    do("look", check_models, job.models, location)
+    nearby = do("look", look, job.models, location)
     gone = do.once("delete", delete, job, location)
     # Before versions expire: an update subtracts the rows as the earlier version holds them.
     updates = [take_out(url, location, do) for url in job.models]
     before = datetime.now(UTC) - timedelta(days=job.days)
     expired = do("expire", repositories.expire, location, before, tags=job.tags)
-    holders = do("holders", find_holders, gone, job.models)
+    holders = do("holders", find_holders, gone, job.models, nearby)
     return {
         **gone.record,
         "updates": updates,
@@ -92,6 +101,12 @@ def forget(job: specs.Forget, do: steps.Runner) -> Summary:
         "freed_bytes": expired.n_bytes,
         "holders": [asdict(holder) for holder in holders],
     }
+
+
+def look(urls: Sequence[str], location: locations.Location) -> list[Nearby]:
+    """Check the models, and return those that no one named, in the folder of the data and one below."""
+    check_models(urls, location)
+    return [*_models_nearby(location, {locations.parse_location(url) for url in urls})]
 
 
 def check_models(urls: Sequence[str], location: locations.Location) -> None:
@@ -160,11 +175,11 @@ def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
     return {name: record[name] for name in ("model", "decision", "reason", "version", "digest", "n_samples")}
 
 
-def find_holders(gone: Forgotten, models: Sequence[str]) -> list[Holder]:
+def find_holders(gone: Forgotten, models: Sequence[str], nearby: Sequence[Nearby]) -> list[Holder]:
     """Return what still holds the rows or sums of them."""
     why, until = "was ingested, and may hold the rows", "nothing here removes it"
     files = [Holder(str(file.get("name")), why, until) for file in gone.sources]
-    return [*_versions(gone.location), *_models(gone, models), *_learned(gone.location), *files]
+    return [*_versions(gone.location), *_models(gone, models, nearby), *_learned(gone.location), *files]
 
 
 def _versions(location: locations.Location) -> Iterator[Holder]:
@@ -181,8 +196,8 @@ def _versions(location: locations.Location) -> Iterator[Holder]:
         yield Holder(f"objects below {location}", why, until)
 
 
-def _models(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
-    yield from _models_nearby(gone, urls)
+def _models(gone: Forgotten, urls: Sequence[str], nearby: Sequence[Nearby]) -> Iterator[Holder]:
+    yield from _holders_nearby(gone, nearby)
     for url in urls:
         model, name = read_model(url), redact(url)
         if model.card.get("data_version") != gone.version:
@@ -201,26 +216,33 @@ def _models(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
                     yield Holder(f"version {version.number} of {name}", "may hold sums of the rows", until)
 
 
-def _models_nearby(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
-    """Find models that no one named, in the folder of the data and one below, by the versions they are of."""
-    readable = {snapshot.id for snapshot in repositories.other_snapshots(gone.location)}
-    named = {locations.parse_location(url) for url in urls}
-    for place in _models_in(gone.location):
+def _models_nearby(data: locations.Location, named: Set[locations.Location]) -> Iterator[Nearby]:
+    for place in _models_in(data):
         if place in named:
             continue
-        urls = [place.url]
-        if output_places.holds_versions(place):
-            urls = [version.url for version in versions.RegisteredModel(place.url).versions()]
-        for url in urls:
-            card = records.peek_record(url).metadata.get("card", {})
-            version = card.get("data_version")
-            if card.get("data_id") != gone.data_id or version in (None, gone.version):
-                continue
-            rows = "with the rows" if version == gone.before else "perhaps with the rows"
-            until = "fit again: that version is gone, so an update cannot subtract the rows"
-            if version in readable:
-                until = "`rff-dist update` subtracts the rows, as long as that version is there"
-            yield Holder(redact(url), f"was trained on version {version}, {rows}", until)
+        try:
+            urls = [place.url]
+            if output_places.holds_versions(place):
+                urls = [version.url for version in versions.RegisteredModel(place.url).versions()]
+            yield from [Nearby(url, records.peek_record(url).metadata.get("card", {})) for url in urls]
+        except StorageError as error:
+            yield Nearby(place.url, {}, locations.explain(error))
+
+
+def _holders_nearby(gone: Forgotten, nearby: Sequence[Nearby]) -> Iterator[Holder]:
+    """Find models that no one named by the versions they are of."""
+    readable = {snapshot.id for snapshot in repositories.other_snapshots(gone.location)}
+    for model in nearby:
+        if model.error is not None:
+            yield Holder(redact(model.url), f"cannot be read ({model.error})", "look at it yourself")
+        version = model.card.get("data_version")
+        if model.card.get("data_id") != gone.data_id or version in (None, gone.version):
+            continue
+        rows = "with the rows" if version == gone.before else "perhaps with the rows"
+        until = "fit again: that version is gone, so an update cannot subtract the rows"
+        if version in readable:
+            until = "`rff-dist update` subtracts the rows, as long as that version is there"
+        yield Holder(redact(model.url), f"was trained on version {version}, {rows}", until)
     for name in locations.list_names(folder := _folder_of(gone.location)):
         if name.startswith(".") and name.endswith(".ledger"):
             why = "a stopped job keeps sums here, perhaps of the rows"

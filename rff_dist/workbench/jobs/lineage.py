@@ -36,9 +36,6 @@ _VARIABLES = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT")
 #: Seconds between two RUNNING events of a job, and those that it waits in the end for its events to be sent.
 RUNNING_S, SENT_S = 60.0, 5.0
 _MOST_COLUMNS = 1000  # that an event lists
-#: Options that name what a job reads. Some jobs change it; other options declare what a job writes.
-_READ = ("data", "test", "sources", "like", "model", "models")
-_CHANGED = {"update": ("model",), "forget": ("data", "models")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +157,12 @@ class Events:
         source, holdout, test = (getattr(self._spec, name, None) for name in ("source", "holdout", "test"))
         for name, declared, value in fields.values(self._spec):
             urls = [url for url in (value if isinstance(value, list) else [value]) if isinstance(url, str)]
-            if declared.writes or name in _CHANGED.get(self._name, ()):
+            if declared.writes or declared.place == "changes":
                 written += urls
             if name == "data" and holdout is not None and test is None:  # of split and ingest
                 parts = ("test",) if declared.writes else ("train", "test")
                 written += [places.part_url(url, part) for url in urls for part in parts]
-            if name in _READ and not declared.writes:
+            if declared.place in ("reads", "changes"):
                 names = source.names() if name == "data" and source is not None else {}
                 read |= dict.fromkeys(urls, names)
         return read, written

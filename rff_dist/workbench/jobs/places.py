@@ -1,11 +1,16 @@
 """Where the rows of a job are and where its results go: groups of options."""
 
+import os
+from collections.abc import Iterable
 from dataclasses import astuple
 from typing import Any, ClassVar, Literal
 
 from rff_dist import fields
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.recipes.reading import Reading
+from rff_dist.storage import locations, output_places
+from rff_dist.text import redact
+from rff_dist.workbench.tables import spreadsheets
 from rff_dist.workbench.tables.encoding import Encoding
 
 
@@ -15,7 +20,7 @@ class Source:
 
     panel: ClassVar[str] = "Names in the data"
 
-    data: str = fields.argument("Path or URL of the rows: a Zarr group.", "DATA")
+    data: str = fields.argument("Path or URL of the rows: a Zarr group.", "DATA", place="reads")
     version: str | None = fields.optional(
         "For versioned data: a tag, or a version from `rff-dist data log`. The current version by default.",
         unit="VERSION",
@@ -79,6 +84,7 @@ class TableOptions:
         "Path or URL of a model or a dataset whose recipe makes the inputs, or of a .skops file with a "
         "fitted scikit-learn transformer. Nothing is then learned from the table.",
         unit="PATH",
+        place="reads",
     )
 
     def __post_init__(self) -> None:
@@ -93,18 +99,49 @@ class TableOptions:
 class Destination:
     """Where a model is published."""
 
-    model: str = fields.argument("Path or URL where the model is published.", "MODEL", writes=True)
-    overwrite: bool = fields.flag("Replace what is there, at the end of the job.")
+    model: str = fields.argument("Path or URL where the model is published.", "MODEL", place="writes")
+    overwrite: bool = fields.flag(
+        "Replace what is there, at the end of the job: a model, a page or a picture. Versions of a "
+        "registered model are never replaced."
+    )
     register: bool = fields.flag(
         "Publish the model as the next version of a registered model, whose folder `model` then is, such as "
-        "models/NAME. Versions are never replaced."
+        "models/NAME."
     )
 
-    def __post_init__(self) -> None:
-        if self.register and self.overwrite:
-            raise InvalidParameterError(
-                "`overwrite` is given, but versions of a registered model are never replaced; leave it out"
-            )
+
+def check(given: Iterable[tuple[str, fields.Declared, Any]]) -> None:
+    """Check the places that a job's options name, before it begins.
+
+    `given`: each option's name, what it declares, and its value.
+    Raises StorageError if a place cannot be written, or one option writes what another names;
+      OutputExistsError if a file is there, unless this package wrote it and `overwrite` is among the options;
+      InvalidParameterError if the name of a file does not fit.
+    """
+    options = list(given)
+    overwrite = any(name == "overwrite" and value is True for name, _, value in options)
+    named = dict[str, tuple[str, str]]()
+    for name, declared, value in options:
+        for url in value if isinstance(value, list) else [value]:
+            if declared.place is None or url is None:
+                continue
+            location = locations.parse_location(spreadsheets.split_sheet(url)[0])
+            path = os.path.realpath(location.path) if location.is_local else location.url
+            other, use = named.setdefault(path, (name, declared.place))
+            if other != name and "writes" in (use, declared.place):
+                raise StorageError(
+                    f"`{other}` and `{name}` are both {location}, which one of them would replace; give "
+                    "another place"
+                )
+            if declared.place == "fills":
+                output_places.try_writing(location.child("file"))
+            if declared.suffixes:
+                output_places.check_file(location, overwrite=overwrite)
+                if locations.local_path(url).suffix.lower() not in ("", *declared.suffixes):
+                    ends = " or ".join(declared.suffixes)
+                    raise InvalidParameterError(
+                        f"`{name}` is {redact(url)}; expected a name that ends in {ends}"
+                    )
 
 
 def part_url(url: str, part: str) -> str:

@@ -14,7 +14,7 @@ from rff_dist.classify import predict as class_prediction
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.grids import GridDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.fitting import evaluation
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.models import kinds, versions
@@ -163,7 +163,12 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
     source, output = job.source, locations.parse_location(job.output)
     is_file = tables.file_kind(job.output) is not None
     if is_file:
-        tables.check_file(job.output, source.data, overwrite=job.overwrite)
+        is_ours = tables.holds_predictions
+        if output.is_local and not Path(output.path).parent.is_dir():
+            raise StorageError(
+                f"{output} cannot be written: its folder does not exist; make the folder first"
+            )
+        output_places.check_file(output, overwrite=job.overwrite, is_ours=is_ours)
     else:
         places = [locations.parse_location(url) for url in (source.data, job.model)]
         output_places.check_output(output, overwrite=job.overwrite, inputs=places)

@@ -35,7 +35,7 @@ class Train:
     compared: training.Compared
     folds: training.FoldOptions
     classes: training.Classes
-    test: str | None = fields.optional(_TEST, unit="DATA")
+    test: str | None = fields.optional(_TEST, unit="DATA", place="reads")
     statistics: bool = fields.option(
         "Keep the exact sums in the model. Without them it is smaller, and cannot be updated or merged.", True
     )
@@ -43,6 +43,7 @@ class Train:
         "TOML file with texts that are kept with the model, and shown on its page and model card: "
         "intended_use, limits (what it is not for) and data (where its rows come from).",
         unit="TOML",
+        place="reads",
     )
 
     def __post_init__(self) -> None:
@@ -80,13 +81,15 @@ class Clustering:
 
     source: places.WeightedSource
     output: str = fields.argument(
-        "Path or URL where the labels are written: a Zarr group, with the array 'labels'.", "OUT", writes=True
+        "Path or URL where the labels are written: a Zarr group, with the array 'labels'.",
+        "OUT",
+        place="writes",
     )
     model: str | None = fields.optional(
         "Path or URL where the centres are published. Other rows can then be labelled later. By default they "
         "are not kept.",
         unit="MODEL",
-        writes=True,
+        place="writes",
     )
     overwrite: bool = fields.flag("Replace what is there, at the end of the job.")
     register: bool = fields.like(places.Destination, "register")
@@ -113,7 +116,7 @@ class Clustering:
 class Predict:
     """Write a model's predictions or labels of every row of a dataset or a table, to Zarr, Parquet or CSV."""
 
-    model: str = fields.argument(_MODEL, "MODEL")
+    model: str = fields.argument(_MODEL, "MODEL", place="reads")
     source: places.Source
     output: str = fields.argument(
         "Path or URL of the Zarr group to write, with the array 'predictions' or 'labels'; of a grid a grid, "
@@ -121,7 +124,7 @@ class Predict:
         "table. A stopped job goes on when it is repeated; from tables and into object stores it "
         "begins again.",
         "OUT",
-        writes=True,
+        place="writes",
     )
     std: bool = fields.flag(
         "Write standard deviations too, as 'standard_deviations', on a grid 'std', at the cost of a Cholesky "
@@ -147,7 +150,7 @@ class Predict:
 class Evaluate:
     """Measure a model's errors on a dataset: per target, per class, or clusters against labels."""
 
-    model: str = fields.argument(_MODEL, "MODEL")
+    model: str = fields.argument(_MODEL, "MODEL", place="reads")
     source: places.SupervisedSource
     std: bool = fields.flag(
         "Judge the standard deviations too, by NLPD and how often intervals cover. For a regression."
@@ -162,12 +165,14 @@ class Update:
         "Path or URL of a model with its statistics, which is replaced, or of a registered model, "
         "models/NAME, whose next version is published.",
         "MODEL",
+        place="changes",
     )
     source: places.SupervisedSource
     test: str | None = fields.optional(
         "Path or URL of test data for the comparison of the champion, the current model, with the "
         "challenger, the updated one. By default the newest rows of the champion are held out of both.",
         unit="DATA",
+        place="reads",
     )
     tolerance: fields.NonNegative = fields.option(
         "Largest rise of a target's mean squared error on those rows, as a share of that error; "
@@ -201,14 +206,15 @@ class Update:
 class Forget:
     """Delete rows of a versioned dataset, take them out of models, and remove the earlier versions."""
 
-    data: str = fields.argument("Path or URL of a versioned dataset.", "DATA")
+    data: str = fields.argument("Path or URL of a versioned dataset.", "DATA", place="changes")
     rows: str = fields.option(
-        "Path of a file with the numbers of the rows, from 0, or their ids.", unit="FILE"
+        "Path of a file with the numbers of the rows, from 0, or their ids.", unit="FILE", place="reads"
     )
     id: bool = fields.flag("The file has ids of rows, in a column 'id'.")
     models: list[str] = fields.option(
         "Path or URL of a regression, or a registered model, that was trained on the data. May be repeated.",
         [],
+        place="changes",
     )
     days: fields.NonNegative = fields.option(
         "Number of days for which earlier versions stay readable, and hold the rows.", 0.0, unit="DAYS"
@@ -226,7 +232,9 @@ class Refit:
     """Train on other rows with the features, offsets, grids and choice of alpha of a given model."""
 
     like: str = fields.argument(
-        "Path or URL of a regression with its statistics, or of a registered model, to train alike.", "LIKE"
+        "Path or URL of a regression with its statistics, or of a registered model, to train alike.",
+        "LIKE",
+        place="reads",
     )
     source: places.SupervisedSource
     destination: places.Destination
@@ -246,6 +254,7 @@ class Merge:
     models: list[str] = fields.argument(
         "Paths or URLs of regressions with their statistics. The first one says how alpha is chosen.",
         "MODEL …",
+        place="reads",
     )
     destination: MergeOutput
 
@@ -262,9 +271,10 @@ class Ingest:
         "X.npy, are columns.",
         "SOURCE",
         [],
+        place="reads",
     )
     data: str = fields.argument(
-        "Path or URL of the dataset to write, or to append rows to.", "OUT", writes=True
+        "Path or URL of the dataset to write, or to append rows to.", "OUT", place="writes"
     )
     targets: fields.Names | None = fields.optional(
         "Columns to predict. A dataset that rows are appended to knows its own columns by name."
@@ -291,7 +301,7 @@ class Ingest:
         unit="COLUMN",
     )
     test: str | None = fields.optional(
-        "Path or URL of the dataset of rows that are held out, if it is to be another one.", writes=True
+        "Path or URL of the dataset of rows that are held out, if it is to be another one.", place="writes"
     )
     seed: fields.Seed = fields.option("Seed of the choice of rows that are held out.", 0)
     append: bool = fields.flag(
@@ -365,6 +375,7 @@ class Split:
     data: str = fields.argument(
         "Path or URL of the rows: a Zarr group. data.zarr is split into data-train.zarr and data-test.zarr.",
         "DATA",
+        place="reads",
     )
     version: str | None = fields.like(places.Source, "version")
     holdout: fields.Share = fields.option("Share of the rows to test on.", 0.2, unit="20%")
@@ -407,11 +418,11 @@ class Auto:
     """Turn a table into a registered model, tested on rows that it was not trained on."""
 
     sources: list[str] = fields.argument(
-        "Table to learn from: files, patterns or folders, as for ingest.", "TABLE"
+        "Table to learn from: files, patterns or folders, as for ingest.", "TABLE", place="reads"
     )
     target: str = fields.option("Column to predict.")
     into: str | None = fields.optional(
-        "Folder for data and model. By default it is named after the table.", unit="FOLDER", writes=True
+        "Folder for data and model. By default it is named after the table.", unit="FOLDER", place="fills"
     )
     task: Literal["auto", "regression", "classification"] = fields.option(
         "Kind of model. auto: classification if the target is text, boolean or has two whole values, else "
@@ -436,7 +447,8 @@ class Auto:
     card: str | None = fields.like(Train, "card")
     overwrite: bool = fields.flag(
         "Replace data of other files. What an earlier run ingested from the same files is used again, or "
-        "ingested again if options differ. The model becomes the next version in any case."
+        "ingested again if options differ. The model becomes the next version in any case. A page that is "
+        "there is replaced too."
     )
 
     def __post_init__(self) -> None:

@@ -1,16 +1,18 @@
 """Tables for models: the rows of a table as inputs, and predictions as Parquet or CSV."""
 
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import datasets, documents, locations, output_places, writing
 from rff_dist.text import redact
@@ -70,30 +72,45 @@ def table_rows(
 
 
 def file_kind(url: str) -> str | None:
-    """Return "parquet" or "csv" if an output's name says so, else None."""
-    name = url.lower()
-    if name.endswith((".parquet", ".pq")):
-        return "parquet"
-    return "csv" if name.endswith((".csv", ".csv.gz", ".csv.zst")) else None
+    """Return ".parquet" or ".csv" if an output's name says that it is such a table; None: a Zarr group.
 
-
-def check_file(url: str, source: str, *, overwrite: bool) -> None:
-    """Check that a file can be written.
-
-    Raises OutputExistsError if it is there and `overwrite` is False; StorageError if it is the source, its
-      folder does not exist, or the store cannot be written to.
+    Raises InvalidParameterError for tables of other kinds, which are only read.
     """
-    location = locations.parse_location(url)
-    if location == locations.parse_location(source):
-        raise StorageError(f"{location} is what is read; expected another path to write to")
-    if location.scheme in ("memory", "https"):
-        raise StorageError(f"{location}: no file can be written there; expected a path or an object store")
-    path = Path(location.path)
-    there = path.exists() if location.is_local else documents.find_object(location) is not None
-    if (location.is_local and path.is_dir()) or (there and not overwrite):
-        raise OutputExistsError(f"{location} exists; give another path, or overwrite=True")
-    if location.is_local and not path.parent.is_dir():
-        raise StorageError(f"{path.parent} does not exist; make the folder first")
+    kind = files.table_kind(url)
+    if kind not in (None, ".parquet", ".csv"):
+        raise InvalidParameterError(
+            f"`output` is {redact(url)}, a table of a kind that is not written; expected .parquet, .csv or "
+            ".tsv (also .csv.gz), or the name of a Zarr group"
+        )
+    return kind
+
+
+_COLUMN = re.compile(
+    "(id|prediction|standard_deviation|lower|upper|label|probability|distance|principal)( of .*)?", re.DOTALL
+)
+
+
+def holds_predictions(location: locations.Location) -> bool:
+    """Say whether a table was written by `write_file`, by the names of its columns."""
+    from pyarrow import ArrowException, csv, parquet
+
+    kind = str(file_kind(location.path))
+    if location.is_local and not os.path.isfile(location.path):
+        return False
+    try:
+        with files.fetch(files.File(location, kind, "")) as path:
+            if kind == ".parquet":
+                names = parquet.read_schema(path).names
+            else:
+                how = csv.ParseOptions(delimiter=_delimiter(location))
+                names = csv.open_csv(path, parse_options=how).schema.names
+    except ArrowException:
+        return False
+    return names != ["id"] and all(map(_COLUMN.fullmatch, names))
+
+
+def _delimiter(location: locations.Location) -> str:
+    return "\t" if ".tsv" in Path(location.path.lower()).suffixes else ","
 
 
 def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence[str] | None) -> None:
@@ -108,19 +125,22 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
     from pyarrow import csv, parquet
 
     location = locations.parse_location(url)
-    path = Path(location.path)
+    path = Path(os.path.realpath(location.path) if location.is_local else location.path)
     before = None if location.is_local else documents.find_object(location)
-    kind = parquet.ParquetWriter if file_kind(url) == "parquet" else csv.CSVWriter
+    how = csv.WriteOptions(delimiter=_delimiter(location))
+    kind = parquet.ParquetWriter
+    if file_kind(url) == ".csv":
+        kind = partial(csv.CSVWriter, write_options=how)
     writer: Any = None
     with ExitStack() as stack, locations.store_errors(f"{location} cannot be written"):
         # An object store takes whole files only; a local file is renamed when it is whole.
         # Next to the output, since no rename from another file system is done in one step.
         folder = path.parent if location.is_local else Path(stack.enter_context(TemporaryDirectory()))
-        partial = folder / f".{path.name}.partial-{uuid.uuid4().hex[:12]}"
+        unfinished = folder / f".{path.name}.partial-{uuid.uuid4().hex[:12]}"
         try:
             # By the final name: the partial one ends otherwise, so pyarrow cannot tell the compression.
-            compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
-            with pyarrow.output_stream(str(partial), compression=compression) as sink:
+            compression = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}.get(path.suffix.lower())
+            with pyarrow.output_stream(str(unfinished), compression=compression) as sink:
                 for part in datasets.read_arrays(group, arrays, n_rows=_ROWS):
                     table = pyarrow.table(_as_columns(part, columns))
                     if writer is None:
@@ -128,12 +148,12 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
                     writer.write_table(table)
                 writer.close()
             if location.is_local:
-                os.replace(partial, path)
+                os.replace(unfinished, path)
             else:
                 output_places.check_held(location)
-                documents.upload(partial, location, expected=before)
+                documents.upload(unfinished, location, expected=before)
         finally:
-            partial.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
 
 
 def _as_columns(arrays: Mapping[str, np.ndarray], columns: Sequence[str] | None) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Concatenate, cast
 
-from rff_dist import contexts, errors
+from rff_dist import contexts, errors, fields
 from rff_dist.engines import tracing
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import lineage
+from rff_dist.workbench.jobs import lineage, places
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ def watched[S, **P, R](job: Callable[Concatenate[S, P], R]) -> Callable[Concaten
     @wraps(job)
     def run(spec: S, *args: P.args, **options: P.kwargs) -> R:
         with tracing.span(f"job {name}"), _telling(name, spec):
+            places.check(fields.values(spec))
             result = job(spec, *args, **options)
             if tracing.is_on():
                 record = _record_of(result)

@@ -23,6 +23,7 @@ from rff_dist.models.kinds import AnyModel
 from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
+from rff_dist.storage import locations, output_places
 from rff_dist.text import errors_words, redact
 from rff_dist.typing import PathLike
 from rff_dist.workbench.jobs import cards, cluster, fits, judging, predict, refresh, specs, train, verdict
@@ -125,8 +126,11 @@ def write_report(
     `labels`: of the rows, for a classifier.
     `place`, `times`: see `model_page`.
     Returns the path of the file.
-    Raises DataError if values are not finite; StorageError if the file cannot be written.
+    Raises DataError if values are not finite; OutputExistsError if a file is there that this package did not
+      write; StorageError if the file cannot be written.
     """
+    output_places.check_file(locations.parse_location(path), overwrite=True)
+    output_places.check_file(locations.parse_location(path), overwrite=True)
     data = fits.JobData(rows, labels)
     comparison = judging.compare_new(data, model)
     errors: Any = {"comparison": comparison, "metrics": judging.measure_errors(data, model, engine=engine)}

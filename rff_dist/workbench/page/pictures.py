@@ -373,8 +373,8 @@ def _label_components(axes: Any, n_components: Sequence[int]) -> None:
 def png_of(figure: Figure, dpi: int = 110) -> bytes:
     """Return a figure as a PNG."""
     content = io.BytesIO()
-    # matplotlib's name and version are left out, so that the same picture has the same bytes.
-    figure.savefig(content, format="png", dpi=dpi, metadata={"Software": None})
+    # without matplotlib's name and version, so that the same picture has the same bytes
+    figure.savefig(content, format="png", dpi=dpi, metadata={"Software": documents.MADE_BY})
     return content.getvalue()
 
 

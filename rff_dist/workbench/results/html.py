@@ -27,6 +27,7 @@ def to_html(page: document.Document) -> str:
     chips = f'<ul class="chips">{chips}</ul>' if chips else ""
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="generator" content="{documents.MADE_BY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(page.title)}</title><style>{style}</style></head><body>"
         f'<header><h1>{escape(page.title)}</h1><p class="lead">{escape(page.lead)}</p>{chips}</header>'

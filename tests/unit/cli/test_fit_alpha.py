@@ -6,7 +6,7 @@ from matplotlib.image import imread
 from numpy.testing import assert_allclose
 
 from rff_dist.ridge.models import read_model
-from tests.command_line import PLAIN, document, run, shown
+from tests.command_line import PLAIN, document, shown
 
 
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # these rows have hardly any noise
@@ -57,13 +57,3 @@ def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path,
     assert words[name] in told
 
 
-@pytest.mark.parametrize(("option", "said"), [("--plot", "the picture"), ("--report", "the page")])
-def test_a_picture_or_page_that_cannot_be_written_exits_73_and_the_model_is_there(
-    folder, tmp_path, option, said
-):
-    (tmp_path / "file").touch()
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "8")
-    result = run(*fit, option, tmp_path / "file" / "p.png")
-    assert result.exit_code == 73
-    assert said in result.stderr
-    assert read_model(tmp_path / "model").alpha > 0

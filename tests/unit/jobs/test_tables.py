@@ -119,7 +119,7 @@ def test_what_cannot_be_is_refused_before_a_pass(folder, tmp_path):
     for error, said, data, output, options in (
         (OutputExistsError, "p.csv exists", new, tmp_path / "p.csv", {}),
         (StorageError, "make the folder", new, tmp_path / "no" / "p.csv", {}),
-        (StorageError, "what is read", new, new, {"overwrite": True}),
+        (StorageError, "new.csv", new, new, {"overwrite": True}),
         (DataError, "another recipe", tmp_path / "other", tmp_path / "q.csv", {}),
         (InvalidParameterError, "no versions", old, tmp_path / "q.csv", {}),
     ):
