@@ -78,5 +78,5 @@ def test_flow_publishes_what_it_finds_with_a_row_for_each_pass(parameters):
 def test_a_picture_is_not_put_over_another_file(parameters, tmp_path):
     (tmp_path / "labels.zarr.png").touch()
     elsewhere = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
-    with disable_run_logger(), refuses(OutputExistsError, "the picture would replace it"):
+    with disable_run_logger(), refuses(OutputExistsError, "exists already"):
         cluster.fn(**{**parameters.values, **elsewhere})

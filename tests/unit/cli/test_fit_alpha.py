@@ -55,5 +55,3 @@ def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path,
     assert imread(tmp_path / "path.png").shape[2] == 4
     words = {"gcv": "chosen by GCV", "evidence": "chosen by the evidence", "press": "by leave-one-out errors"}
     assert words[name] in told
-
-

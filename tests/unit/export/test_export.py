@@ -59,7 +59,7 @@ def test_a_folder_with_other_things_is_never_replaced(fitted, tmp_path):
     assert "exists already" in refusal(73, "export", model, tmp_path / "slim", "--overwrite")
     assert (tmp_path / "slim" / "precious").exists()
     document("export", model, tmp_path / "new")
-    assert "`overwrite`" in refusal(73, "export", model, tmp_path / "new")
+    assert "--overwrite" in refusal(73, "export", model, tmp_path / "new")
     document("export", model, tmp_path / "new", "--overwrite")
 
 
