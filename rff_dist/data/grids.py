@@ -460,12 +460,7 @@ def grid_of(
     with ThreadPoolExecutor(_READERS) as pool:
         n_cells[:] = list(pool.map(count, range(len(n_cells))))
     for variable in sorted(filled, key=lambda variable: variable.name):
-        _log.warning(
-            "cells of %r that hold the fill value of its Zarr array, %s, are taken as missing, since GDAL "
-            "marks missing cells so. If they hold values, write the array with another fill value",
-            variable.name,
-            variable.fill,
-        )
+        warn_of_fill(variable.name, variable.fill)
     if not n_cells.any():
         names = [variable.name for variable in dataset.variables]
         raise DataError(f"no cell has values of all of {names}; expected one at least. Leave some out")
@@ -572,6 +567,16 @@ def marks_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], *more: Any) ->
     limits = np.iinfo(dtype)
     whole = (number for number in values if limits.min <= number <= limits.max and number == int(number))
     return np.unique(np.array([*whole], dtype))
+
+
+def warn_of_fill(name: str, fill: Any) -> None:
+    """Log that a fill value is taken for missing cells, though no attribute says so."""
+    _log.warning(
+        "cells of %r that hold the fill value of its Zarr array, %s, are taken as missing, since GDAL "
+        "marks missing cells so. If they hold values, write the array with another fill value",
+        name,
+        fill,
+    )
 
 
 def _number(value: Any) -> Any:

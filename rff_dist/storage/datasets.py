@@ -334,6 +334,14 @@ def _open(group: groups.StoredGroup, names: ArrayNames, missing: str, is_first: 
             place,
         )
     labels = {role: group.label(name_of[role]) for role in headers}
+    for role, array in arrays.items() if is_first else ():
+        if (marks := grids.marks_of(dict(array.attrs), headers[role].dtype)).size:
+            _log.warning(
+                "%s is read as it is, though its attributes say that %s means a missing value. Drop such "
+                "rows, or name the variables of a grid by a list: x=[…]",
+                labels[role],
+                marks.tolist(),
+            )
     _check_shapes({role: header.shape for role, header in headers.items()}, labels)
     n_targets = (headers["y"].shape[1:] or (1,))[0] if "y" in headers else 0
     return ZarrDataset(

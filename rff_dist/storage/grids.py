@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from zarr.codecs import ZstdCodec
 
 from rff_dist import lazy
-from rff_dist.data import blocks, grids, xarrays
+from rff_dist.data import blocks, grids, memory, xarrays
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, documents, groups, locations, output_places
@@ -24,8 +24,8 @@ from rff_dist.typing import PathLike
 _log = logging.getLogger(__name__)
 # How values are stored; a result has its own.
 _PACKING = {"scale_factor", "add_offset", "_Unsigned", "dtype"}
-_PACKING |= {"_ARRAY_DIMENSIONS", "valid_min", "valid_max", "valid_range", "actual_range"}
-_PACKING |= {"flag_values", "flag_meanings", "flag_colors"}
+_OWN = _PACKING | {"_ARRAY_DIMENSIONS", "valid_min", "valid_max", "valid_range", "actual_range"}
+_OWN |= {"flag_values", "flag_meanings", "flag_colors"}
 NAMES = {"predictions": "prediction", "standard_deviations": "std", "X": "component"}
 _TITLES = {
     "std": "standard deviation of {}",
@@ -90,21 +90,13 @@ def open_variable(group: groups.StoredGroup, name: str, missing_chunks: str = "e
             f"{group.label(name)} has the dimensions {dims}; expected a name for each of "
             f"{len(header.shape)}. Write it with xarray, or give `dimension_names`"
         )
-    plain = grids.marks_of(attributes, header.dtype)
-    fill: Any = array.fill_value
-    # In format 2 the fill value is CF's, for xarray too. In format 3 there must be one, by default 0.
-    means_missing = fill is not None and (header.zarr_format == 2 or fill != 0)
-    marks = grids.marks_of(attributes, header.dtype, *([fill] if means_missing else []))
-    is_doubtful = len(marks) > len(plain) and (header.zarr_format == 3 or fill == 0)
-    if fill is not None and (fill != fill or fill in marks):
-        array = arrays.require_chunks(array, "fill")
-    cells = _decoded(name, array, dims, attributes, marks)
+    cells, fill = _decoded(name, header, array, dims)
     return StoredVariable(
         **xarrays.facts_of(name, cells),
         chunks=header.shards or header.chunks,
         attributes=attributes,
         can_travel=group.url is not None and group.process is None,
-        fill=fill if is_doubtful else None,
+        fill=fill,
         group=group,
         missing_chunks=missing_chunks,
         header=header,
@@ -112,24 +104,56 @@ def open_variable(group: groups.StoredGroup, name: str, missing_chunks: str = "e
     )
 
 
+def open_columns(url: PathLike) -> dict[str, Any]:
+    """Return a group's arrays by name; what is read from them is decoded where attributes tell how."""
+    group, columns = groups.find_group(url), {}
+    # First what the manifest binds: an array that is gone is missed here, before the listing hides it.
+    for name in sorted({*group.parts, *group.list_arrays()}):
+        header, array = group.require_array(name)
+        attributes = dict(array.attrs)
+        is_coded = not _PACKING.isdisjoint(attributes) or " since " in str(attributes.get("units"))
+        if is_coded or grids.marks_of(attributes, header.dtype, array.fill_value or ()).size:
+            columns[name], fill = _decoded(name, header, array, [f"axis {i}" for i in range(array.ndim)])
+            if fill is not None:
+                grids.warn_of_fill(name, fill)
+        else:
+            columns[name] = array
+    return columns
+
+
+def read_columns(columns: Mapping[str, Any], *, n_rows: int) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield `n_rows` rows of arrays of `open_columns` at a time; raises StorageError if that fails."""
+    n_samples = min(array.shape[0] for array in columns.values())
+    for start in range(0, n_samples, n_rows):
+        rows = slice(start, min(start + n_rows, n_samples))
+        with arrays.naming_cells((rows,), f"one of {[*columns]}"):
+            yield {name: memory.native(np.asarray(array[rows])) for name, array in columns.items()}
+
+
 def _decoded(
-    name: str,
-    array: zarr.Array[Any],
-    dims: Sequence[str],
-    attributes: Mapping[str, Any],
-    marks: NDArray[Any],
-) -> Any:
+    name: str, header: arrays.Header, array: zarr.Array[Any], dims: Sequence[str]
+) -> tuple[Any, Any]:
     """Return an array as a Variable of xarray, which decodes by the CF conventions what is read.
 
-    `marks`: stored values that mean a missing cell.
+    Returns also the fill value, if it means a missing cell and nothing else says so.
     Raises DataError if the attributes are not understood.
     """
     xarray = lazy.require("xarray", "grids are decoded by the package xarray", "xarray")
     from xarray.backends.zarr import ZarrArrayWrapper
     from xarray.core.indexing import LazilyIndexedArray
 
+    attributes, fill = dict(array.attrs), array.fill_value
+    plain = grids.marks_of(attributes, header.dtype)
+    # In format 2 the fill value is CF's, for xarray too. In format 3 there must be one, by default 0.
+    means_missing = fill is not None and (header.zarr_format == 2 or fill != 0)
+    marks = grids.marks_of(attributes, header.dtype, *([fill] if means_missing else []))
+    is_doubtful = len(marks) > len(plain) and (header.zarr_format == 3 or fill == 0)
+    if fill is not None and (fill != fill or fill in marks):
+        array = arrays.require_chunks(array, "fill")
     # xarray does not take each form in which programs write these
-    known = {key: value for key, value in attributes.items() if not grids.MARKS.fullmatch(key)}
+    known: dict[str, Any] = {
+        key: value for key, value in attributes.items() if not grids.MARKS.fullmatch(key)
+    }
     for key in {"scale_factor", "add_offset"} & known.keys():
         known[key] = float(np.ravel(known[key])[0])
     sign = {"true": "u", "false": "i"}.get(str(known.get("_Unsigned")))
@@ -143,12 +167,14 @@ def _decoded(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", xarray.SerializationWarning)  # of several marks
-            return xarray.conventions.decode_cf_variable(name, stored, decode_timedelta=False)
+            decoded = xarray.conventions.decode_cf_variable(name, stored, decode_timedelta=False)
     except ValueError as error:
+        why = "; ".join(locations.explain(one) for one in (error, error.__cause__) if one is not None)
         raise DataError(
-            f"{name!r} cannot be decoded: {locations.explain(error)}. Convert it first, times of another "
+            f"{name!r} cannot be decoded: {why}. Convert it first, times of another "
             "calendar with xarray's `convert_calendar`"
         ) from error
+    return decoded, fill if is_doubtful else None
 
 
 def _dims(array: zarr.Array[Any]) -> Any:
@@ -443,7 +469,7 @@ def _attributes(
     """Return the attributes of a result: of the target, and those that place it on the earth."""
     places = {k: v for k, v in reference.attributes.items() if k in ("grid_mapping", "coordinates")}
     if name == "prediction":
-        kept = {key for key in target.keys() - _PACKING if not grids.MARKS.fullmatch(key)}
+        kept = {key for key in target.keys() - _OWN if not grids.MARKS.fullmatch(key)}
         return places | {key: value for key, value in target.items() if key in kept}
     title = _TITLES.get(name, "").format(target.get("long_name", target_name))
     units = {"units": target["units"]} if title and "units" in target else {}

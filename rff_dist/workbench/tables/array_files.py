@@ -18,7 +18,7 @@ from pyarrow import ipc, json
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import tables
-from rff_dist.storage import datasets
+from rff_dist.storage import grids
 from rff_dist.workbench.tables.roles import Roles
 
 #: RuntimeError is for compression and encryption that zipfile does not know. NumPy reads headers as Python.
@@ -95,28 +95,28 @@ def group_table(path: Path) -> tables.Table:
 
     Raises StorageError if it is a dataset already, or cannot be read; DataError if no array is a column.
     """
-    _, arrays = datasets.list_arrays(str(path))
-    headers = {name: header for name, header in arrays.items() if len(header.shape) in (1, 2)}
-    if "X" in headers and len(headers["X"].shape) == 2:
+    arrays = grids.open_columns(str(path))
+    columns = {name: array for name, array in arrays.items() if array.ndim in (1, 2)}
+    if "X" in columns and columns["X"].ndim == 2:
         raise StorageError(f"{path} is Zarr data already; open it with open_dataset")
-    lengths = [header.shape[0] for header in headers.values()]
+    lengths = [array.shape[0] for array in columns.values()]
     if not lengths:
         raise DataError(f"{path} holds no array of one or two axes; expected some, whose columns are read")
     n_samples = max(lengths, key=lambda length: (lengths.count(length), length))
-    kept = {name: header for name, header in headers.items() if header.shape[0] == n_samples}
+    kept = {name: array for name, array in columns.items() if array.shape[0] == n_samples}
     left_out = sorted(arrays.keys() - kept.keys())
     kinds, places = {}, dict[str, tuple[str, int | None]]()
-    for name, header in kept.items():
-        wide = len(header.shape) == 2
-        for i in range(header.shape[1] if wide else 1):
+    for name, array in kept.items():
+        wide = array.ndim == 2
+        for i in range(array.shape[1] if wide else 1):
             column = f"{name} {i}" if wide else name
             places[column] = name, i if wide else None
-            kinds[column] = _type(header.dtype)
+            kinds[column] = _type(array.dtype)
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         names = list(dict.fromkeys(places[column][0] for column in types)) or list(kept)[:1]
         rows = tables.rows_per_batch(8 * sum(math.prod(kept[name].shape[1:]) for name in names))
-        for part in datasets.read_arrays(str(path), names, n_rows=rows):
+        for part in grids.read_columns({name: kept[name] for name in names}, n_rows=rows):
             chosen = {
                 column: tables.to_column(part[name] if i is None else part[name][:, i])
                 for column, (name, i) in places.items()

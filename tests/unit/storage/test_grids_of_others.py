@@ -11,6 +11,7 @@ from xarray.backends.zarr import FillValueCoder
 
 from rff_dist import RFFClassifier, RFFRidge
 from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.grids import open_columns, read_columns
 from tests.tables import all_rows
 
 rng = np.random.default_rng(0)
@@ -136,3 +137,33 @@ def test_packed_values_that_xarray_shows_are_compared_with_their_marks(tmp_path)
     in_memory = open_dataset(shown, x=["a"], y=None)
     np.testing.assert_array_equal(all_rows(stored).X, values[~SEA][:, None] * 0.01 + 5.0)
     assert in_memory.n_samples == stored.n_samples
+
+
+def test_columns_of_a_table_are_those_that_xarray_shows(tmp_path):
+    table = xr.Dataset(
+        {
+            "packed": ("obs", np.where(np.arange(90) < 9, np.nan, np.arange(90) / 4)),
+            "when": ("obs", pd.date_range("2020-02-27", periods=90, unit="ns")),
+            "name": ("obs", [f"s{i % 3}" for i in range(90)]),
+            "site": ("obs", np.arange(90).astype("i2")),
+        }
+    )
+    packed = {"scale_factor": 0.25, "dtype": "i2", "_FillValue": -1}
+    table.to_zarr(tmp_path / "t.zarr", consolidated=False, encoding={"packed": packed})
+    zarr.open_group(tmp_path / "t.zarr").create_array(
+        "filled", data=np.arange(90), fill_value=7, chunks=(30,)
+    )
+    columns = open_columns(tmp_path / "t.zarr")
+    parts = [*read_columns(columns, n_rows=50)]
+    read = {name: np.concatenate([part[name] for part in parts]) for name in columns}
+    for name in table:
+        np.testing.assert_array_equal(read[name].astype(table[name].dtype), table[name].values)
+    assert np.flatnonzero(np.isnan(read["filled"])).tolist() == [7]
+
+
+def test_marks_of_plain_rows_are_named(tmp_path, caplog):
+    group = zarr.create_group(tmp_path / "rows")
+    for name, attributes in (("X", {"missing_value": -999}), ("y", {})):
+        group.create_array(name, data=np.ones((4, 1)), attributes=attributes)
+    open_dataset(tmp_path / "rows")
+    assert [record.args[1] for record in caplog.records] == [[-999.0]]
