@@ -58,7 +58,6 @@ RIDGES: dict[str, dict[str, Any]] = {
         "fit_intercept": False,
     },
     "conjugate gradients": {"alpha": 0.5, "solver": "pcg"},
-    "leave-one-out errors": {"alpha": "press", "alphas": [1e-7, 1e-4, 1e-1]},
     "several numbers of features and intervals": {
         "n_components": [32, 64],
         "alpha": "cv-1se",

@@ -506,9 +506,8 @@ def model_facts(model: models.RidgeModel, names: Sequence[str]) -> dict[str, str
         "rows": number(card.get("n_samples")),
     }
     if (estimate := describe.estimate_of(card)) is not None:
-        by = "cross-validation" if estimate["by"] == "cv" else "leave-one-out"
-        if card.get("classifier", {}).get("loss", "squared") != "squared":
-            by += " (squared loss)"
+        is_squared = card.get("classifier", {}).get("loss", "squared") == "squared"
+        by = "cross-validation" if is_squared else "cross-validation (squared loss)"
         facts[by] = describe.errors_text(estimate, card.get("target_names"))
     if candidates := card.get("candidates"):
         facts["candidates tried"] = str(describe.n_candidates(candidates))

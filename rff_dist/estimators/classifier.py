@@ -71,7 +71,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     sample_weight_kind : {"auto", "precision", "frequency"}, default="auto"
         What sample weights mean, see `RFFRidge`: "auto" takes whole numbers as repetitions of their rows, and
         other weights as precisions. A factor on all precisions does not change probabilities either.
-    alpha : "auto", "gcv", "evidence", "press", "cv", "cv-1se", float or sequence of float, default="auto"
+    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", float or sequence of float, default="auto"
         The penalty. The objectives are Σ w·(y − f)² + alpha‖W‖² for ridge, Σ w·max(0, 1 − y·f)² + alpha‖W‖²
         for the squared hinge, and −Σ w·log p + ½·alpha‖W‖² for the logistic loss. Alpha is chosen as in
         `RFFRidge`, for ridge on the targets. The squared hinge uses this choice as it is; the logistic loss

@@ -53,15 +53,14 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         it is the number of centres; data with fewer distinct rows use all of them, and the kernel is then
         exact. Given several numbers, cross-validation takes the smallest whose error is within one standard
         error of the best; a single pass at the largest serves them all.
-    alpha : "auto", "cv", "cv-1se", "gcv", "evidence", "press", float or sequence of float, default="auto"
+    alpha : "auto", "cv", "cv-1se", "gcv", "evidence", float or sequence of float, default="auto"
         The penalty. "cv" minimises the error of exact k-fold cross-validation (the largest alpha, if several
         are as good); "cv-1se" is the largest alpha within one standard error of that. "gcv" is generalised
         cross-validation, which can choose far too small an alpha if some rows are unlike the others.
-        "evidence" maximises the marginal likelihood. "press" minimises the leave-one-out errors and takes one
-        more pass. Of several numbers, cross-validation takes the best. "auto" is "cv", or "press" if memory
-        does not hold the sums of any folds. Up to 500 rows, without `cv` or groups, "auto" leaves out each
-        row in turn, and takes the largest alpha whose error is within one standard error of the least,
-        comparing errors row by row.
+        "evidence" maximises the marginal likelihood. Of several numbers, cross-validation takes the best.
+        "auto" is "cv", or "gcv" if memory does not hold the sums of any folds. Up to 500 rows, without `cv`
+        or groups, "auto" leaves out each row in turn, and takes the largest alpha whose error is within one
+        standard error of the least, comparing errors row by row.
     cv : int, HashFolds, GroupFolds, TimeFolds, splitter, iterable of splits or None, default=None
         The folds of cross-validation. A number makes that many, by a hash of each row's number. Splits of
         scikit-learn, such as `KFold`, must hold out each row once. The same pass makes separate sums for each

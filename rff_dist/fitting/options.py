@@ -31,7 +31,7 @@ type AlphaPerTarget = PerTarget
 type CV = int | folding.Folds | None
 
 SOLVERS = ("auto", "direct", "pcg")
-ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
+ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se")
 CV_NAMES = ("auto", "cv", "cv-1se")  # the names that k-fold cross-validation can serve
 
 
@@ -63,7 +63,7 @@ def check_alpha(alpha: Any) -> None:
     numbers = values.dtype.kind in "iuf" and values.ndim <= 1 and values.size > 0
     if not numbers or not ((values >= 0) & (values < math.inf)).all() or (values.ndim and not values.all()):
         raise InvalidParameterError(
-            f"`alpha` is {alpha!r}; expected 'auto', 'gcv', 'evidence', 'cv', 'cv-1se', 'press', a finite "
+            f"`alpha` is {alpha!r}; expected 'auto', 'gcv', 'evidence', 'cv', 'cv-1se', a finite "
             "number of at least 0, or a list of such numbers above 0"
         )
 
@@ -110,9 +110,8 @@ class Penalty:
 
     `alpha`: "cv" takes the alpha with the least k-fold error, and "cv-1se" the largest one within one
       standard error of it; see `solve_folds`. "gcv" (generalised cross-validation) and "evidence" (marginal
-      likelihood) need no folds, see `solve`. "press" takes the least leave-one-out error, by another pass.
-      "auto" is "cv" with as many folds as memory holds, or "press" if it holds none; few rows are left out
-      one by one. Several numbers: the folds choose among them.
+      likelihood) need no folds, see `solve`. "auto" is "cv" with as many folds as memory holds, or "gcv" if
+      it holds none; few rows are left out one by one. Several numbers: the folds choose among them.
     `alphas`: the values that a named `alpha` searches; the whole range by default.
     `fit_intercept`: the intercept is not penalised.
     `per_target`: whether each target gets an alpha of its own, chosen by its errors. "auto" does so where it
@@ -210,13 +209,12 @@ class RidgeOptions(FeatureOptions):
     alpha: Alpha = fields.option(
         "Penalty alpha of ‖y − Zw‖² + alpha·‖w‖²: a number, several for cross-validation to choose from, or "
         "the name of a criterion. cv: the least k-fold error. cv-1se: the largest alpha within one standard "
-        "error of that. gcv: generalised cross-validation. evidence: the marginal likelihood. press: the "
-        "least leave-one-out error, by another pass. auto: cv, or press if memory does not hold the sums of "
-        "the folds; up to 500 rows, the largest alpha within one standard error of the least leave-one-out "
-        "error.",
+        "error of that. gcv: generalised cross-validation. evidence: the marginal likelihood. auto: cv, or "
+        "gcv if memory does not hold the sums of the folds; up to 500 rows, the largest alpha within one "
+        "standard error of the least leave-one-out error.",
         default="auto",
         unit="auto|A|A1,A2,…",
-        takes=Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | NonNegative | Positives,
+        takes=Literal["auto", "cv", "cv-1se", "gcv", "evidence"] | NonNegative | Positives,
     )
     alphas: Sequence[float] | None = fields.option(
         "Values that a criterion chooses alpha from. LOW:HIGH:N: N values, evenly spaced on a logarithmic "

@@ -425,17 +425,11 @@ def _limbs(n_samples: int) -> int:
     return 1 if n_samples <= 1 << (specs.LIMB_BITS - specs.FRACTION_BITS) else 2
 
 
-def plan_matrix_pass(
-    fit: PlannedFit, *, n_columns: int = 0, n_matrices: int = 1, spectral: bool = False
-) -> tuple[int, int]:
+def plan_matrix_pass(fit: PlannedFit, *, n_matrices: int = 1) -> tuple[int, int]:
     """Return the peak bytes of a worker and of the client in a pass that carries a D x D matrix.
 
-    Passes with standard deviations carry a triangle, and leave-one-out passes a rotation.
-
     `fit`: of its sums, only the kind of features matters.
-    `n_columns`: columns of n_components numbers that the pass carries as well.
-    `n_matrices`: how many D x D matrices it carries.
-    `spectral`: whether the matrix comes from an eigendecomposition, not from a Cholesky factorisation.
+    `n_matrices`: how many D x D matrices the pass carries.
     """
     sizes, n_components, machines = fit.sizes, fit.n_components, fit.machines
     n_samples, n_targets, n_threads = sizes.n_samples, sizes.n_targets, machines.n_threads
@@ -445,17 +439,16 @@ def plan_matrix_pass(
     block_bytes += rows * 24 * (sizes.n_features + 4 * (n_targets + 1))
     # features of 256 rows, what they are turned into and its squares; a stripe of a tile for predictions
     copies = 3 + (n_matrices > 1)
-    strip_bytes = n_threads * (copies * 8 * cholesky.STRIP_COLUMNS * (n_components + n_columns))
+    strip_bytes = n_threads * (copies * 8 * cholesky.STRIP_COLUMNS * n_components)
     strip_bytes += n_threads * 8 * specs.OUTPUT_TILE * height
     whitener_bytes = fit.sums.whitened * 8 * n_components**2
-    matrix_bytes, column_bytes = n_matrices * 8 * n_components**2, 8 * n_components * n_columns
-    here = PROCESS_BYTES + block_bytes + strip_bytes + matrix_bytes + column_bytes
+    matrix_bytes = n_matrices * 8 * n_components**2
+    here = PROCESS_BYTES + block_bytes + strip_bytes + matrix_bytes
     kept = 8 * _limbs(n_samples) * specs.TileLayout(n_components).size + whitener_bytes  # by the model
-    # the eigensolver needs as much as in a fit; the triangle is made in the Gram's own memory
-    making = PROCESS_BYTES + kept + matrix_bytes * (5 if spectral else 1) + 2 * column_bytes
+    making = PROCESS_BYTES + kept + matrix_bytes  # the triangle is made in the Gram's own memory
     if machines.separate_client:
         # a matrix that travels is there twice while it is packed or unpacked
-        return here + matrix_bytes + column_bytes, making + matrix_bytes + column_bytes
+        return here + matrix_bytes, making + matrix_bytes
     together = max(making, here + kept)
     return together, together
 
@@ -479,9 +472,7 @@ def check_matrix_pass(
     *,
     engine: protocol.Engine,
     n_targets: int = 0,
-    n_columns: int = 0,
     n_matrices: int = 1,
-    spectral: bool = False,
 ) -> None:
     """Refuse a pass that carries D x D matrices if memory is too small; see `plan_matrix_pass`.
 
@@ -490,7 +481,7 @@ def check_matrix_pass(
     sums = Sums(features="fourier" if feature_map.whitener is None else "nystrom")
     fit = PlannedFit.of(dataset, feature_map.n_components, sums, machines=Machines.of(engine))
     fit = replace(fit, sizes=replace(fit.sizes, n_targets=n_targets or fit.sizes.n_targets))
-    worker, client = plan_matrix_pass(fit, n_columns=n_columns, n_matrices=n_matrices, spectral=spectral)
+    worker, client = plan_matrix_pass(fit, n_matrices=n_matrices)
     for who, needed, limit in _shortages(
         ("a worker", worker, fit.machines.memory_limit),
         ("this process", client, fit.machines.client_memory_limit),

@@ -414,7 +414,7 @@ def plan_choices(
     """Return the penalty, folds and numbers of components of a fit that memory allows, and its plan.
 
     If memory does not hold the sums of the default folds, three or two replace them; if it does not hold
-    those either, "auto" alpha is chosen by leave-one-out errors in another pass. Folds, alpha or widths that
+    those either, "auto" alpha is chosen by generalised cross-validation. Folds, alpha or widths that
     were given are kept. If `n_tuned_on` rows tune length scales by the evidence, the folds never validate on
     these.
 
@@ -448,7 +448,7 @@ def plan_choices(
             choices += [] if options.conformal or options.several_widths else [None]
         folds = _first_that_fits(choices, lambda choice: plan(widths[-1], choice))
     if automatic:
-        penalty = replace(penalty, alpha="press" if folds is None else "cv")
+        penalty = replace(penalty, alpha="gcv" if folds is None else "cv")
     return penalty, folds, widths, plan(widths[-1], folds)
 
 
@@ -467,7 +467,7 @@ def _first_that_fits(
             check(choice)
         except PlanError:
             assert choice is not None  # which is the last choice
-            instead = "alpha is chosen by leave-one-out errors, in another pass"
+            instead = "alpha is chosen by generalised cross-validation"
             if following is not None:
                 instead = f"taking {following.n_folds}"
             logger.warning("memory does not hold the sums of %d folds: %s", choice.n_folds, instead)

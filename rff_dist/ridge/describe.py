@@ -47,20 +47,15 @@ def describe_choices(penalty: options.Penalty) -> Mapping[str, Any]:
 def describe_estimate(solved: solve.Solved) -> dict[str, Any] | None:
     """Return the cross-validated errors; None if nothing was cross-validated.
 
-    Returns `estimate`: `by`, "cv" or "press"; for each target `rmse` in its units, its `rmse_standard_error`
+    Returns `estimate`: `by`, "cv"; for each target `rmse` in its units, its `rmse_standard_error`
       (None for one split) and `r2` (None for a constant target). If folds are of groups or times, also
       `random_rmse`, which random folds would give: by generalised cross-validation, which needs no pass.
     """
-    table, path, alphas = solved.cross_validation, solved.leave_one_out, solved.solution.alpha
-    if table is not None and solved.choice is not None:
-        errors, deviations = table.at_alphas(solved.choice.n_components, alphas)
-        variance = table.target_variance
-    elif path is not None:
-        places = np.searchsorted(path.alphas, alphas), np.arange(len(alphas))
-        errors, variance = path.mean_squared_error[places], path.target_variance
-        deviations = np.full(len(errors), np.nan)
-    else:
+    table, choice = solved.cross_validation, solved.choice
+    if table is None or choice is None:
         return None
+    errors, deviations = table.at_alphas(choice.n_components, solved.solution.alpha)
+    variance = table.target_variance
     rmse = np.sqrt(errors)
     with np.errstate(divide="ignore", invalid="ignore"):
         figures = {
@@ -68,13 +63,13 @@ def describe_estimate(solved: solve.Solved) -> dict[str, Any] | None:
             "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),  # d√m = dm / (2√m)
             "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
         }
-    if table is not None and not isinstance(getattr(table.folds, "base", table.folds), folding.HashFolds):
+    if not isinstance(getattr(table.folds, "base", table.folds), folding.HashFolds):
         figures["random_rmse"] = np.sqrt(variance * solve.gcv_share(solved))
     estimate = {
         name: [value if math.isfinite(value) else None for value in values.tolist()]
         for name, values in figures.items()
     }
-    return {"by": "press" if path is not None else "cv", **estimate}
+    return {"by": "cv", **estimate}
 
 
 # -- candidates --------------------------------------------------------------------------------

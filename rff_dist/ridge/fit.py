@@ -28,7 +28,6 @@ from rff_dist.ridge.budget import Budget
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
 from rff_dist.ridge.choices import EXACT_ROWS, Choices, choices_of, has_groups, prepare_folds
 from rff_dist.selection.cross_validation import CrossValidation, cross_validate
-from rff_dist.selection.leave_one_out import select_by_press
 from rff_dist.statistics import fold_statistics, inspection, moments, passes
 from rff_dist.statistics.accumulate import Accumulations
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
@@ -252,19 +251,11 @@ def solve_sums(
     choices: Choices,
     table: CrossValidation | None = None,
 ) -> Fitted:
-    """Choose alpha for a map, and solve; see `solve`, `solve_folds` and `leave_one_out`."""
-    penalty, fit_intercept, dataset = choices.penalty, choices.penalty.fit_intercept, prepared.dataset
+    """Choose alpha for a map, and solve; see `solve` and `solve_folds`."""
+    penalty, dataset = choices.penalty, prepared.dataset
     if isinstance(sums, RidgeStatistics):
         prepared.say("solve", f"D = {feature_map.n_components:,}")
-        if penalty.named != "press":
-            return Fitted(feature_map, feature_map, solve.solve(sums, penalty), sums)
-        alphas, engine = penalty.alphas, prepared.engine
-        path = conformal.leave_one_out(
-            dataset, sums, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=engine
-        )
-        alpha = select_by_press(path, per_target=penalty.per_target)
-        solved = replace(solve.solve_with(sums, alpha, fit_intercept=fit_intercept), leave_one_out=path)
-        return Fitted(feature_map, feature_map, solved, sums)
+        return Fitted(feature_map, feature_map, solve.solve(sums, penalty), sums)
     several = ", ".join(f"{width:,}" for width in sorted({*choices.widths, feature_map.n_components}))
     n_splits = len(sums.folds.splits)
     prepared.say("solve", f"{kinds.kind_of(feature_map)} features, D = {several}, {n_splits} folds")

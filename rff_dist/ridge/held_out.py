@@ -15,57 +15,12 @@ from rff_dist.data import blocks, folding
 from rff_dist.engines import protocol
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features import maps
-from rff_dist.fitting import evaluation, plan, predicting
+from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.selection import cross_validation
-from rff_dist.selection.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows
 from rff_dist.statistics import accumulate, inspection, ridge_statistics, specs
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.typing import EqualByFields, FloatArray, IntArray
-
-MAX_DEFAULT_ALPHAS = 54  # three per decade, over the 16 decades of float64 and two above
-
-
-def leave_one_out(
-    dataset: blocks.Dataset,
-    statistics: ridge_statistics.RidgeStatistics,
-    feature_map: maps.FeatureMap,
-    *,
-    alphas: ArrayLike | None = None,
-    fit_intercept: bool = True,
-    engine: protocol.Engine,
-) -> LeaveOneOut:
-    """Measure the leave-one-out errors (PRESS) of every alpha in one more pass over the training rows.
-
-    2 · n_samples · n_components² operations, twice those of the statistics, after O(n_components³). Each
-    worker holds 8 · n_components² bytes. See `rff_dist.selection.leave_one_out` for the formula, and
-    `select_by_press` for the best alpha.
-
-    `dataset`: exactly the rows that `statistics` count.
-    `feature_map`: the one that `statistics` were accumulated with.
-    `alphas`: float64 array of shape (n_alphas,). Penalties above 0; by default `default_alphas`, three per
-      decade.
-    Raises InvalidParameterError if an alpha is not positive and finite, or there is none; StatisticsError if
-      the statistics are of other rows; PlanError if memory does not hold the matrix.
-    """
-    if statistics.n_samples != dataset.n_samples or statistics.spec.n_targets != dataset.n_targets:
-        raise StatisticsError(
-            f"the statistics count {statistics.n_samples:_} rows of {statistics.spec.n_targets} targets, the "
-            f"data have {dataset.n_samples:_} of {dataset.n_targets}; expected the rows that were trained "
-            "on. Give the same data"
-        )
-    n_alphas = MAX_DEFAULT_ALPHAS if alphas is None else np.size(alphas)
-    n_columns = n_alphas * (dataset.n_targets + 1)  # `inverse` and `weights` of the HatMatrix
-    plan.check_matrix_pass(dataset, feature_map, engine=engine, n_columns=n_columns, spectral=True)
-    state = hat_matrix(statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept)
-    errors = inspection.sum_rows(dataset, leave_out_rows, state, engine=engine, label="leave one out")
-    trained_on, seen = statistics.sum_of_weights, float(errors.weight.value())
-    if not math.isclose(seen, trained_on, rel_tol=1e-9):  # the same weights, added in another order
-        raise StatisticsError(
-            f"the statistics' weights add up to {trained_on:g}, those of the data to {seen:g}; expected "
-            "the rows that were trained on. Give the same data"
-        )
-    return errors
 
 
 def hold_out_scores(

@@ -17,9 +17,8 @@ from rff_dist.fitting import options
 from rff_dist.numerics import cholesky, eigen
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.products import protocol
-from rff_dist.selection import gcv, grids, row_folds
+from rff_dist.selection import gcv, row_folds
 from rff_dist.selection.cross_validation import AS_GOOD, Choice, CrossValidation, cross_validate
-from rff_dist.selection.leave_one_out import LeaveOneOut
 from rff_dist.statistics import fold_statistics, specs
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
@@ -32,7 +31,6 @@ class Solved:
     `selection`: the path of alpha by GCV or the evidence on all rows.
     `cross_validation`: the table of k-fold errors.
     `choice`: the entry of that table that was taken.
-    `leave_one_out`: the path of alpha by PRESS.
     `doubts`: reasons to doubt an alpha that was chosen by leaving out each of few rows.
     """
 
@@ -40,13 +38,12 @@ class Solved:
     selection: gcv.Selection | None
     cross_validation: CrossValidation | None = None
     choice: Choice | None = None
-    leave_one_out: LeaveOneOut | None = None
     doubts: row_folds.Doubts | None = None
 
     def path(self) -> dict[str, NDArray[Any]]:
         """Return the table of folds, or the path on all rows, that alpha was chosen from, as named arrays."""
-        paths = (self.cross_validation, self.leave_one_out, self.selection)
-        return next((path.to_arrays() for path in paths if path is not None), {})
+        path = self.cross_validation or self.selection
+        return {} if path is None else path.to_arrays()
 
     @property
     def chosen_by(self) -> str:
@@ -55,8 +52,6 @@ class Solved:
             return "press"
         if self.cross_validation is not None:
             return "cv" if len(self.cross_validation.alphas) > 1 else "given"
-        if self.leave_one_out is not None:
-            return "press"
         return "given" if self.selection is None else self.selection.criterion
 
 
@@ -139,8 +134,7 @@ def solve(statistics: RidgeStatistics, penalty: options.Penalty) -> Solved:
     """
     if penalty.named not in (None, "gcv", "evidence"):
         raise InvalidParameterError(
-            f"`alpha` is {penalty.alpha!r}, which needs more than the sums of all rows: the sums of each "
-            "fold (`solve_folds`) or another pass (`leave_one_out`)"
+            f"`alpha` is {penalty.alpha!r}, which needs the sums of each fold: see `solve_folds`"
         )
     if options.is_one_alpha(penalty.alpha):
         return solve_with(statistics, cast("float", penalty.alpha), fit_intercept=penalty.fit_intercept)
@@ -308,7 +302,7 @@ def how_cancelling(solved: Solved, statistics: RidgeStatistics) -> float:
 
 def _least_alpha(solved: Solved) -> float:
     """Return the least alpha of the targets that vary: for a constant one any alpha is as good."""
-    table, alphas = solved.cross_validation or solved.leave_one_out, solved.solution.alpha
+    table, alphas = solved.cross_validation, solved.solution.alpha
     varying = alphas if table is None else alphas[table.target_variance > 0.0]
     return float((varying if len(varying) else alphas).min())
 
@@ -331,8 +325,4 @@ def _mean_leverage(solved: Solved, alpha: float) -> tuple[float, str | None]:
     if selection is not None:
         degrees = selection.degrees_of_freedom[selection.best_index]
         return float(degrees) / selection.n_samples, selection.at_end
-    path = solved.leave_one_out
-    if path is None:
-        return 0.0, None
-    at = int(np.searchsorted(path.alphas, alpha))
-    return 0.0, grids.end_of_grid(at, len(path.alphas))
+    return 0.0, None

@@ -29,12 +29,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.data import blocks
 from rff_dist.errors import DataError, SolveError, StatisticsError
+from rff_dist.features import maps
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import cholesky, exact_sums, machine, solution
-from rff_dist.selection import leave_one_out
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray
+from rff_dist.typing import Float32Array, FloatArray
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ def predict_rows_with_std(rows: blocks.Rows, model: PredictiveModel) -> tuple[Fl
 
     def measure(first: int) -> None:
         tile = inputs[first : first + cholesky.STRIP_COLUMNS]
-        features = leave_one_out.centred_features(feature_map, tile, model.feature_means)
+        features = _centred_features(feature_map, tile, model.feature_means)
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             for i, factor in enumerate(model.factors):
                 solved = features if i == len(model.factors) - 1 else features.copy()
@@ -263,3 +263,14 @@ def calibrate_rows(rows: blocks.Rows, model: PredictiveModel) -> Calibration:
     errors = evaluation.errors_of(y, weights, predictions, model.linear.intercept)
     log_losses, squared_scores, covered, spread = map(exact_sums.ExactSum.of, sums)
     return Calibration(errors, log_losses, squared_scores, covered, spread, model.target_scale)
+
+
+def _centred_features(feature_map: maps.FeatureMap, tile: Float32Array, means: FloatArray) -> FloatArray:
+    """Return scaled features of prepared rows less means, shape (n_components, n_samples); may overflow."""
+    features = np.empty((feature_map.n_components, len(tile)))
+    for start, stop in feature_map.stripes:
+        feature_map.fill(tile, features[start:stop], start, stop)
+    with np.errstate(over="ignore", invalid="ignore"):
+        features *= exact_sums.expand(feature_map.scales)[:, np.newaxis]
+        features -= means[:, np.newaxis]
+    return features

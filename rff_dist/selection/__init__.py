@@ -1,1 +1,1 @@
-"""Which alpha, from statistics alone: GCV, evidence, k-fold cross-validation, leave-one-out."""
+"""Which alpha, from statistics alone: GCV, evidence, k-fold cross-validation; few rows, left out in turn."""

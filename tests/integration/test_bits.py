@@ -14,7 +14,7 @@ from rff_dist.data import blocks as cut
 from rff_dist.data.blocks import Block, BlockTask, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.held_out import fold_models, hold_out_scores, leave_one_out
+from rff_dist.ridge.held_out import fold_models, hold_out_scores
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.storage.datasets import ZarrDataset
@@ -112,7 +112,6 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(embedded):
         return bits_of(
             [
                 prediction.calibrate(data, model, engine=engine),
-                leave_one_out(data, model.statistics, model.feature_map, alphas=[0.01, 1.0], engine=engine),
                 hold_out_scores(data, folds, models, engine=engine),
             ]
         )

@@ -516,8 +516,7 @@ def score_section(
     page.parts += results_models.group_parts(metrics, model.card.get("target_names"))
     estimate = describe.estimate_of(model.card)
     if estimate is not None:
-        by = "leave-one-out errors" if estimate["by"] == "press" else "cross-validation"
-        _own_table(page, f"This model by {by}", estimate)
+        _own_table(page, "This model by cross-validation", estimate)
 
 
 def _own_table(page: document.Document, caption: str, errors: Mapping[str, Any]) -> None:

@@ -402,10 +402,7 @@ def draw_choice(
         return draw_cross_validation(
             table, title=title, subtitle=subtitle, candidates=candidates, alpha=model.plain_alpha
         )
-    if "press_alphas" in arrays:
-        alphas, errors = arrays["press_alphas"], np.sqrt(arrays["press_errors"])
-        paths = {"leave-one-out RMSE": (errors, "log")}
-    elif "alphas" in arrays:
+    if "alphas" in arrays:
         alphas, errors = arrays["alphas"], np.sqrt(arrays["scores"])
         paths = {"root of the GCV score": (errors, "log")}
         if model.card.get("alpha_given") == "evidence":

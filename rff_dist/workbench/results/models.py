@@ -11,7 +11,7 @@ from rff_dist.data import folding
 from rff_dist.features import kinds, maps, nystrom
 from rff_dist.products import choice
 from rff_dist.ridge import describe, fit, models, solve
-from rff_dist.selection import cross_validation, grids
+from rff_dist.selection import cross_validation
 from rff_dist.storage import records
 from rff_dist.text import errors_words, number, plus_minus, some
 from rff_dist.typing import Summary
@@ -167,18 +167,15 @@ def _search_facts(trained: fit.Trained) -> Facts:
 
 def end_of_path(solved: solve.Solved) -> str | None:
     """Return "lower" or "upper" if alpha is the first or last that was tried, else None."""
-    table, path = solved.cross_validation, solved.leave_one_out
+    table = solved.cross_validation
     if table is not None and solved.choice is not None:
         return solved.choice.at_end if len(table.alphas) > 1 else None
-    if path is not None:
-        places = np.searchsorted(path.alphas, solved.solution.alpha)
-        return grids.worst_end([grids.end_of_grid(int(place), len(path.alphas)) for place in places])
     return None if solved.selection is None else solved.selection.at_end
 
 
 def path_ends(solved: solve.Solved) -> tuple[float, float] | None:
     """Return the smallest and the largest alpha that were tried; None if alpha was given."""
-    path = solved.cross_validation or solved.leave_one_out or solved.selection
+    path = solved.cross_validation or solved.selection
     return None if path is None else (float(path.alphas[0]), float(path.alphas[-1]))
 
 
@@ -227,7 +224,7 @@ def estimate_facts(card: Mapping[str, Any]) -> Facts:
     if card.get("untried"):
         facts["not tried"] = f"{', '.join(card['untried'])}: {card['time_limit']:g} s were too short"
     if (estimate := describe.estimate_of(card)) is not None:
-        if estimate["by"] == "press" or "folds" not in card:
+        if "folds" not in card:
             by = "each left out in turn"
         else:
             last = "the last of " if card["solver"].get("method") == "pcg" else ""

@@ -34,24 +34,17 @@ def test_fit_chooses_alpha_and_d_by_the_error_of_refits(folder, tmp_path):
 
 
 @pytest.mark.filterwarnings("default:alpha=10 was chosen")  # the least of those to choose from
-@pytest.mark.parametrize("name", ["gcv", "evidence", "press"])
+@pytest.mark.parametrize("name", ["gcv", "evidence"])
 def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path, name):
     fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
     options = ("--alpha", name, "--alphas", "10:1e3:4", "--plot", tmp_path / "path.png")
-    if name == "press":
-        found = document(*fit, *options)
-        assert (found["alpha_chosen_by"], found["alpha_at_end_of_path"]) == (name, "lower")
-        assert found["estimate"]["by"] == "press"
-        told = shown("info", tmp_path / "model")
-        assert "each left out in turn" in told
-    else:
-        told = shown(*fit, *options)
-        assert "cross-validation" not in told
-        assert told.startswith("On 300 rows left out in turn, the typical error (RMSE) is ")
-        assert "at the lower end of 10 to 1000" in told
+    told = shown(*fit, *options)
+    assert "cross-validation" not in told
+    assert told.startswith("On 300 rows left out in turn, the typical error (RMSE) is ")
+    assert "at the lower end of 10 to 1000" in told
     stored = document("info", tmp_path / "model")
     assert (stored["card"]["chosen_by"], stored["alpha"]) == (name, 10.0)
-    assert (stored["estimate"] is None) == (name != "press")
+    assert stored["estimate"] is None
     assert imread(tmp_path / "path.png").shape[2] == 4
-    words = {"gcv": "chosen by GCV", "evidence": "chosen by the evidence", "press": "by leave-one-out errors"}
+    words = {"gcv": "chosen by GCV", "evidence": "chosen by the evidence"}
     assert words[name] in told

@@ -105,7 +105,7 @@ def stop_at(name, found=lambda: None):
         {"length_scale": (0.7, 2.0), "standardize": False},
         {"alpha": 0.5},
         {"alpha": [1e-8, 1e-2, 1.0], "fit_intercept": False},
-        {"alpha": "press"},
+        {"alpha": "gcv"},
         {"map": "phases", "design": "iid", "seed": 3},
         {"kernel": Matern(nu=2.5), "cv": TimeFolds(3)},
         {"kernel": Cauchy(), "length_scale": 1e-4, "map": "auto", "design": "iid"},
@@ -211,7 +211,7 @@ def test_failed_run_leaves_nothing(problem, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("options", [{}, {"alpha": "cv"}, {"alpha": "press"}, {"conformal": True, "cv": 3}])
+@pytest.mark.parametrize("options", [{}, {"alpha": "cv"}, {"alpha": "gcv"}, {"conformal": True, "cv": 3}])
 def test_a_step_that_is_run_again_does_no_harm(problem, tmp_path, options):
     def twice(name, step, repeatable):
         if repeatable:
