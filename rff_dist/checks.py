@@ -4,11 +4,29 @@ import difflib
 import reprlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError
+
+
+def as_array(values: Any, name: str, dtype: DTypeLike | None = None) -> NDArray[Any]:
+    """Return `numpy.asarray(values)`; raise DataError if values are masked, which it would ignore."""
+    check_unmasked(values, name)
+    return np.asarray(values, dtype)
+
+
+def check_unmasked(values: object, name: str) -> None:
+    """Raise DataError if `values` is a masked array in which something is masked."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        first = np.argwhere(np.ma.getmaskarray(values))[0].tolist()
+        where = ", ".join(f"{axis} {place:_}" for axis, place in zip(("row", "column"), first, strict=False))
+        raise DataError(
+            f"{name} is a masked array with {np.ma.count_masked(values):_} masked values, the first in "
+            f"{where}; fill them, or drop such rows"
+        )
 
 
 def find_by_name[T](table: Mapping[str, T], name: object, what: str) -> T:

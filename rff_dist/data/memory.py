@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from rff_dist.checks import as_array
 from rff_dist.data import blocks
 from rff_dist.errors import DataError, InvalidParameterError
 
@@ -125,7 +126,7 @@ class ArrayDataset(RowsInMemory):
             raise InvalidParameterError(f"`chunk_rows`={self.chunk_rows}; expected at least 1")
         others = {"y": self.y, "sample_weight": self.sample_weight}
         given = {"X": self.X} | {name: part for name, part in others.items() if part is not None}
-        for name, values in check_parts({name: np.asarray(part) for name, part in given.items()}).items():
+        for name, values in check_parts({name: as_array(part, name) for name, part in given.items()}).items():
             object.__setattr__(self, name, values)
 
     def without_targets(self) -> ArrayDataset:

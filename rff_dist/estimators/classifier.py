@@ -21,7 +21,7 @@ from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data import blocks, columns, grids, labelled, xarrays
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators import base, inputs
+from rff_dist.estimators import base, inputs, values
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.numerics import exact_sums
 from rff_dist.ridge import models
@@ -376,6 +376,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         check_is_fitted(self)
         if inputs.is_in_memory(X):
             # scikit-learn's own score also takes labels that no training row had
+            values.check_masks(y=y, sample_weight=sample_weight)
             return float(super().score(X, inputs.as_labels(y), sample_weight))
         source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=False)
         with inputs.suitable_engine(self.engine, source) as engine:

@@ -253,7 +253,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         if isinstance(self.init, str):
             n_init = starts_of(self.n_init, auto=N_INIT)
             choose = partial(exact.choose_rows, gram, weights, self.n_clusters, seed=seed)
-            return [exact.labels_from_rows(gram, choose(start=start)) for start in range(n_init)]
+            return [exact.labels_from_rows(gram, weights, choose(start=start)) for start in range(n_init)]
         init = np.asarray(self.init)
         as_rows = init.shape == (self.n_clusters,)
         limit = len(order) if as_rows else self.n_clusters
@@ -269,7 +269,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             )
         if as_rows:
             # where each row went when rows were sorted
-            return [exact.labels_from_rows(gram, np.argsort(order)[init])]
+            return [exact.labels_from_rows(gram, weights, np.argsort(order)[init])]
         return [init.astype(np.intp)[order]]
 
     def predict(self, X: Any) -> NDArray[np.int32]:

@@ -8,6 +8,7 @@ import numpy as np
 import scipy
 from sklearn.utils.validation import _check_sample_weight, _check_y, validate_data
 
+from rff_dist.checks import check_unmasked
 from rff_dist.errors import DataError, NotFiniteError
 
 # What to do about values of X, y and weights.
@@ -28,6 +29,7 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **checks: Any) -
     Raises DataError if a value is no finite number, with its column and row; ValueError as scikit-learn does
       if shapes do not fit.
     """
+    check_masks(X=X, y=y)
     numbers = {"X": X, "y": y} if checks.get("y_numeric") and y is not None else {"X": X}
     for name, values in numbers.items():
         _refuse_dates(name, values)
@@ -54,11 +56,18 @@ def validated_targets(estimator: Any, y: Any) -> Any:
 
 def validated_weights(sample_weight: Any, X: Any) -> Any:
     """Return weights of rows in float64; raises DataError if one is no finite number, with its row."""
+    check_masks(sample_weight=sample_weight)
     try:
         return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     except (TypeError, ValueError):
         _refuse_others("sample_weight", sample_weight)
         raise
+
+
+def check_masks(**arrays: Any) -> None:
+    """Check that nothing is masked in arrays; scikit-learn's checks ignore masks."""
+    for name, values in arrays.items():
+        check_unmasked(values, name)
 
 
 def _columns(values: Any) -> Iterator[tuple[object, Any]]:

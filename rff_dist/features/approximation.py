@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.checks import check_count, check_name, check_positive, check_share
+from rff_dist.checks import as_array, check_count, check_name, check_positive, check_share
 from rff_dist.data import blocks, memory
 from rff_dist.data.samples import sample_inputs
 from rff_dist.errors import DataError, InvalidParameterError
@@ -205,7 +205,7 @@ def _nested(feature_map: maps.FeatureMap) -> bool:
 def _samples(X: ArrayLike | blocks.Dataset, sampling: Sampling) -> NDArray[Any]:
     """Return disjoint samples of rows, of shape (n_repeats, n_samples, n_features)."""
     n_repeats, seed = sampling.n_repeats, sampling.seed
-    dataset = X if isinstance(X, blocks.Dataset) else memory.ArrayDataset(np.asarray(X))
+    dataset = X if isinstance(X, blocks.Dataset) else memory.ArrayDataset(as_array(X, "X"))
     rows = sample_inputs(dataset, seed, n_rows=sampling.n_samples * n_repeats)
     size = min(sampling.n_samples, len(rows) // n_repeats)
     if size < 2:

@@ -32,14 +32,17 @@ CUT = 3.0  # standard deviations, by the quartiles, that a column that is cut of
 QUARTILES = 1.349  # between the quartiles of a normal distribution, in standard deviations
 
 
-def rank_map(column: int, values: FloatArray) -> maps.ColumnMap:
+def rank_map(column: int, values: FloatArray, weights: FloatArray | None = None) -> maps.ColumnMap:
     """Like `sklearn.preprocessing.QuantileTransformer` to normal scores, with at most 2·N_CELLS + 2 knots.
 
     `column`: the column's number among the inputs.
     `values`: float64 array of shape (n_rows,). A sample of the column.
+    `weights`: float64 array of shape (n_rows,), or None. A row of weight 3 counts as three.
     """
-    distinct, counts = np.unique(values, return_counts=True)
-    scores = scipy.special.ndtri((np.cumsum(counts) - 0.5 * counts) / len(values))
+    distinct, place = np.unique(values, return_inverse=True)
+    counts = np.bincount(place, weights).astype(np.float64)
+    ranks = np.cumsum(counts) - 0.5 * counts
+    scores = scipy.special.ndtri(ranks / counts.sum())
     grid = np.linspace(scores[0], scores[-1], N_CELLS + 1)
     # the values on both sides of each point of the grid, so that interpolation never spans two cells
     above = np.searchsorted(scores, grid).clip(max=len(scores) - 1)

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from rff_dist.errors import InvalidParameterError
 from rff_dist.features import maps
 from rff_dist.frequencies.uniforms import counter_uniforms
 from rff_dist.kernels import explicit
@@ -105,7 +106,14 @@ def draw_thresholds(
 
     Columns take turns. A column's thresholds follow a van der Corput sequence, shifted at random. So of the
     first 2**k there is one in each of 2**k equal parts of the interval, and more thresholds begin with them.
+
+    Raises InvalidParameterError if there are fewer thresholds than columns, of which some would have none.
     """
+    if n_components < len(columns):
+        raise InvalidParameterError(
+            f"the min kernel of {len(columns)} columns has {n_components} components; expected at least one "
+            "per column. Give more `n_components`, fewer columns, or features='nystrom'"
+        )
     lower, upper = kernel.interval(len(columns))
     turns = np.arange(n_components)
     which, index = turns % len(columns), turns // len(columns)

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from rff_dist.checks import as_array
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import cosines, maps
 from rff_dist.frequencies import designs, hadamard
@@ -135,7 +136,7 @@ class ComplexFeatureMap(maps.FeatureMap):
         )
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.complex128) -> NDArray[Any]:
-        inputs = self.prepare(np.asarray(X))
+        inputs = self.prepare(as_array(X, "X"))
         maps.check_inputs(inputs)
         angles = inputs.astype(np.float64) @ self.frequencies.astype(np.float64)
         return np.asarray(np.exp(1j * angles) / np.sqrt(self.n_components), dtype)

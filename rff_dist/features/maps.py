@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from rff_dist.checks import as_array
 from rff_dist.data import blocks
 from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.frequencies import designs
@@ -18,6 +19,7 @@ from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 type Record = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
+LARGEST_FEATURE = 1e150  # whose square float64 holds
 STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and tile, which caches hold
 
 
@@ -261,8 +263,13 @@ class FeatureMap(ABC):
             return np.ascontiguousarray(standardized, np.float32)
 
     def inputs_of(self, rows: blocks.Rows) -> Float32Array:
-        """Return what `prepare` makes of a block; raise DataError if a value of it cannot be used."""
+        """Return what `prepare` makes of a block, and 0 for rows of weight 0, which must not change anything.
+
+        Raises DataError if a value cannot be used.
+        """
         inputs = self.prepare(rows.X)
+        if rows.sample_weight is not None and not rows.sample_weight.all():
+            inputs = np.where(rows.sample_weight[:, np.newaxis] != 0, inputs, np.float32(0))
         blocks.check_finite(rows, inputs)
         return inputs
 
@@ -289,15 +296,18 @@ class FeatureMap(ABC):
         DataError
             If X has another number of columns, or values that are not finite.
         """
-        inputs = self.prepare(np.asarray(X))
+        inputs = self.prepare(as_array(X, "X"))
         check_inputs(inputs)
         whitener = self.whitener
         # whitened in float64, and rounded once
         Z = np.empty((len(inputs), self.n_components), np.float64 if whitener is not None else dtype)
         scales = exact_sums.expand(self.scales)
-        for row in range(0, len(inputs), self.transform_rows):
-            tile = slice(row, row + self.transform_rows)
-            self.fill_lines(inputs[tile], Z[tile], scales)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for row in range(0, len(inputs), self.transform_rows):
+                tile = slice(row, row + self.transform_rows)
+                self.fill_lines(inputs[tile], Z[tile], scales)
+        if not self.bounded and not float(np.abs(Z).max(initial=0.0)) <= LARGEST_FEATURE:
+            raise overflow()
         if whitener is not None:
             with machine.tile_pool() as pool:
                 cholesky.whiten_rows(Z, whitener, pool)

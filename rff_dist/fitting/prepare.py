@@ -83,8 +83,14 @@ def prepare(
     moments = inspection.inspect(dataset, engine=engine) if moments is None else moments
     if standardize is False:
         # standardised columns have means of 0, so they keep their digits in float32
-        inspection.warn_of_lost_digits(moments)
-    standardizer = inspection.standardizer_for(dataset, moments, standardize, engine=engine)
+        inspection.check_float32(moments)
+    standardizer = inspection.standardizer_for(
+        dataset,
+        moments,
+        standardize,
+        frequency_weights=sample_weight_kind == "frequency",
+        engine=engine,
+    )
     return Prepared(dataset, moments, standardizer, engine, standardize, sample_weight_kind)
 
 

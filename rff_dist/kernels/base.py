@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rff_dist.checks import check_count, is_number
+from rff_dist.checks import as_array, check_count, is_number
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.frequencies import designs, uniforms
 from rff_dist.typing import FloatArray
@@ -52,11 +52,13 @@ class Kernel(ABC):
         Returns `gram`, float64 array of shape (n_samples_X, n_samples_Y).
         Raises DataError if X and Y have different numbers of columns.
         """
-        left = np.atleast_2d(np.asarray(X, np.float64))
-        right = left if Y is None else np.atleast_2d(np.asarray(Y, np.float64))
+        left = np.atleast_2d(as_array(X, "X", np.float64))
+        right = left if Y is None else np.atleast_2d(as_array(Y, "Y", np.float64))
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
             problem = f"X has shape {left.shape} and Y {right.shape}"
             raise DataError(f"{problem}; expected the same number of columns")
+        if not (len(left) and len(right)):
+            return np.empty((len(left), len(right)))
         return self.gram(left, right)
 
     @abstractmethod

@@ -115,13 +115,13 @@ def _distances(
     # ‖c‖² = Σ_i share_i·⟨φ(x_i), c⟩, from the product that the distances need anyway
     squared_norms = np.where(totals > 0, (members * products).sum(axis=0), np.inf)
     diagonal = np.diagonal(gram)
-    centres = Centres(members, squared_norms, _rounding(gram))
+    centres = Centres(members, squared_norms, _rounding(gram, weights))
     return centres, diagonal[:, np.newaxis] - 2.0 * products + squared_norms
 
 
-def _rounding(gram: FloatArray) -> float:
-    """Return a bound on the rounding error of a squared distance."""
-    return EQUAL * float(np.abs(np.diagonal(gram)).max(initial=0.0))
+def _rounding(gram: FloatArray, weights: FloatArray) -> float:
+    """Return a bound on the rounding error of a squared distance between rows with weight."""
+    return EQUAL * float(np.abs(np.diagonal(gram)).max(initial=0.0, where=weights > 0))
 
 
 def _refill(labels: IndexArray, distances: FloatArray, weights: FloatArray, gram: FloatArray) -> IndexArray:
@@ -135,7 +135,7 @@ def _refill(labels: IndexArray, distances: FloatArray, weights: FloatArray, gram
     for empty in np.flatnonzero(counts == 0):
         movable = np.where(counts[labels] > 1, own, 0.0)
         row = int(movable.argmax())
-        if not movable[row] > 4.0 * _rounding(gram):
+        if not movable[row] > 4.0 * _rounding(gram, weights):
             break
         counts[labels[row]] -= 1
         counts[empty] = 1
@@ -158,7 +158,7 @@ def choose_rows(
 
     def to_rows(chosen: IndexArray) -> FloatArray:
         squared = diagonal - 2.0 * gram[chosen] + diagonal[chosen][:, np.newaxis]
-        return np.where(squared > 4.0 * _rounding(gram), squared, 0.0)
+        return np.where(squared > 4.0 * _rounding(gram, weights), squared, 0.0)
 
     return choose_greedily(to_rows, weights, n_clusters, seed=seed, stream=_STREAM + start)
 
@@ -199,7 +199,7 @@ def choose_greedily(
     return np.array(chosen, np.intp)
 
 
-def labels_from_rows(gram: FloatArray, chosen: IndexArray) -> IndexArray:
+def labels_from_rows(gram: FloatArray, weights: FloatArray, chosen: IndexArray) -> IndexArray:
     """Return the position in `chosen` of the row that is nearest to each row; the first of equals."""
     scores = np.diagonal(gram)[chosen] - 2.0 * gram[chosen].T
-    return np.asarray((scores <= scores.min(axis=1, keepdims=True) + _rounding(gram)).argmax(axis=1))
+    return np.asarray((scores <= scores.min(axis=1, keepdims=True) + _rounding(gram, weights)).argmax(axis=1))

@@ -336,6 +336,8 @@ def predict_held_out(rows: blocks.Rows, state: FoldModels) -> tuple[FloatArray, 
     )
     split = split_of_folds(assigned, state)
     counted = (split >= 0) & (weights > 0)
+    # rows that do not count may hold values of which no features can be made
+    rows = replace(rows, X=np.where(counted[:, np.newaxis], rows.X, 0))
     return predict_by_splits(rows, split, state)[counted], split, counted
 
 
@@ -381,7 +383,7 @@ def sum_root_residuals(
     weights = np.ones(len(split)) if rows.sample_weight is None else rows.sample_weight
     weighted = right * weights[:, np.newaxis, np.newaxis]
     feature_map = state.linear.feature_map
-    inputs = feature_map.prepare(rows.X)
+    inputs = feature_map.inputs_of(rows)
     units = np.ldexp(1.0, -exact_sums.expand(exponents).astype(np.int64))[:, np.newaxis] if exponents else 1.0
     height = specs.tile_rows(feature_map.n_components)
     sums: dict[int, tuple[exact_sums.ExactSum, ...]] = {}

@@ -356,7 +356,8 @@ def measure_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatAr
         for first in range(0, len(inputs), height):
             tile = inputs[first : first + height]
             features = memory[:, : len(tile)]
-            feature_map.fill(tile, features, start, stop)
+            with np.errstate(over="ignore", invalid="ignore"):  # refused by who asks
+                feature_map.fill(tile, features, start, stop)
             np.maximum(largest[start:stop], np.abs(features).max(axis=1), out=largest[start:stop])
 
     machine.share_out(measure, feature_map.stripes)

@@ -29,7 +29,14 @@ from rff_dist.features import column_maps, maps
 from rff_dist.frequencies import uniforms
 from rff_dist.numerics import exact_sums
 from rff_dist.statistics import specs
-from rff_dist.statistics.moments import ColumnMoments, Moments, measure_moments, name_column
+from rff_dist.statistics.moments import (
+    FOURTH_RANGE,
+    SQUARED_RANGE,
+    ColumnMoments,
+    Moments,
+    measure_moments,
+    name_column,
+)
 from rff_dist.typing import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
@@ -101,15 +108,22 @@ def inspect(dataset: Dataset, *, engine: protocol.Engine) -> Moments:
       are zero.
     """
     blocks = blocks_of(dataset)
-    pivot = _first_row_that_counts(dataset, blocks)
-    moments = sum_rows(dataset, measure_moments, pivot, blocks=blocks, engine=engine, label="inspect")
+
+    def measure(pivot: FloatArray) -> Moments:
+        return sum_rows(dataset, measure_moments, pivot, blocks=blocks, engine=engine, label="inspect")
+
+    moments = measure(_first_row_that_counts(dataset, blocks))
     specs.check_counted(moments.n_samples, dataset.n_samples)
     if not moments.weight.value() > 0:
         raise DataError("all sample weights are zero; at least one row must count")
-    lost = (moments.squares.value() == 0) & (moments.sums.value() != 0)
+    if moments.cancels:
+        # the first row lies far from all others, and weighs next to nothing
+        moments = measure(moments.means)
+    reach = moments.reach
+    lost = (reach > 0) & (reach < SQUARED_RANGE[0])
     if lost.any():
         name = name_column(int(np.argmax(lost)), dataset.n_features)
-        problem = f"Input {name} varies so little that squares of its differences are 0 in float64"
+        problem = f"Input {name} varies so little that float64 loses digits of squares of its differences"
         raise DataError(f"{problem}; multiply it by a large number")
     return moments
 
@@ -152,11 +166,30 @@ def _first_row_that_counts(dataset: Dataset, blocks: Sequence[Block]) -> FloatAr
     return np.zeros(dataset.n_features + dataset.n_targets)  # the pass will refuse the weights
 
 
-def warn_of_lost_digits(moments: Moments) -> None:
-    """Warn of a column whose mean is so large that float32 inputs lose the digits in which rows differ."""
+def check_float32(moments: Moments) -> None:
+    """Check that float32 holds the inputs as they are.
+
+    Warns of a column whose mean is so large that float32 loses the digits in which rows differ.
+    Raises DataError if a column that varies is so small that float32 makes it 0.
+    """
     n_features = moments.n_features
+    largest = np.maximum(np.abs(moments.minimum), np.abs(moments.maximum))[:n_features]
+    vanishing = (moments.reach[:n_features] > 0) & (largest < np.finfo(np.float32).tiny)
+    if vanishing.any():
+        column = int(np.argmax(vanishing))
+        raise DataError(
+            f"column {column} of X reaches {largest[column]:.3g} at most, below float32's smallest number, "
+            f"{np.finfo(np.float32).tiny:.3g}: standardise the inputs, or multiply it by a large number"
+        )
     means, deviations = np.abs(moments.means[:n_features]), moments.standard_deviations[:n_features]
-    lost = (deviations > 0) & (means * np.finfo(np.float32).eps > 0.01 * deviations)
+    steps = means * np.finfo(np.float32).eps  # between neighbours in float32
+    lost = (deviations > 0) & (steps > 0.01 * deviations)
+    if (lost & (steps > deviations)).any():
+        column = int(np.argmax(steps * lost - deviations))
+        raise DataError(
+            f"column {column} of X has mean {means[column]:.3g} and standard deviation "
+            f"{deviations[column]:.3g}: float32 features cannot tell its rows apart; standardise the inputs"
+        )
     if lost.any():
         column = int(np.argmax(lost))
         warnings.warn(
@@ -174,8 +207,10 @@ def warn_of_few_rows(dataset: Dataset, *, copies: bool) -> None:
     rows = dataset.read(Block(0, 0, dataset.n_samples))
     assert rows.y is not None  # which folds validate
     weights = np.ones(len(rows.X)) if rows.sample_weight is None else rows.sample_weight
+    exponents = np.frexp(np.abs(rows.X).max(axis=0))[1]
     # inputs in float32, since a column that is constant in it makes no row another one
-    counted = np.column_stack([rows.X.astype(np.float32), rows.y])[weights > 0]
+    inputs = np.ldexp(rows.X.astype(np.float64), -exponents).astype(np.float32)
+    counted = np.column_stack([inputs, rows.y])[weights > 0]
     distinct, n_targets = len(np.unique(counted, axis=0)), len(np.unique(rows.y[weights > 0], axis=0))
     repeated = len(counted) - distinct
     # rows of few values may be alike without being copies
@@ -212,7 +247,12 @@ def check_standardize(standardize: object) -> bool | str:
 
 
 def standardizer_for(
-    dataset: Dataset, moments: Moments, standardize: bool | str, *, engine: protocol.Engine
+    dataset: Dataset,
+    moments: Moments,
+    standardize: bool | str,
+    *,
+    frequency_weights: bool = False,
+    engine: protocol.Engine,
 ) -> maps.Standardizer | None:
     """Return what transforms the input columns before features are made of them; y is not used.
 
@@ -221,6 +261,7 @@ def standardizer_for(
       each column to a normal distribution by the ranks of its values, with another cheap pass: see
       `rff_dist.statistics.inspection`. "auto" does the same for columns with heavy tails only, see
       `HEAVY_KURTOSIS`, and treats the others as True does.
+    `frequency_weights`: whether weights repeat rows.
     Raises InvalidParameterError if `standardize` is none of these.
     """
     standardize = check_standardize(standardize)
@@ -231,20 +272,35 @@ def standardizer_for(
         return standardizer
     columns = np.arange(dataset.n_features)
     if standardize == "auto":
-        central = ColumnMoments.of(moments)
+        central = ColumnMoments.of(moments, frequency_weights=frequency_weights)
         limit = np.clip(central.n_samples / 8, *HEAVY_KURTOSIS)
         # kurtosis above the limit, by roots, since the square of a large column's variance may overflow
-        columns = np.flatnonzero(np.sqrt(central.fourth) > np.sqrt(limit) * central.second)
+        heavy = np.sqrt(central.fourth) > np.sqrt(limit) * central.second
+        reach = moments.reach[: dataset.n_features]
+        unknown = (reach > 0) & ((reach < FOURTH_RANGE[0]) | (reach > FOURTH_RANGE[1]))
+        columns = np.flatnonzero(heavy | unknown)
     if not len(columns):
         return standardizer
     sample = sum_rows(dataset, sample_columns, columns, engine=engine, label="ranks")
-    ranks = tuple(map(column_maps.rank_map, columns.tolist(), sample.values.T))
-    if standardize == "auto":
-        ranks = tuple(rank for rank in ranks if len(rank.inputs) >= MIN_RANKED_VALUES)
-    standardizer = replace(standardizer, maps=ranks)
+    ranks = []
+    for column, values in zip(columns.tolist(), sample.values.T, strict=True):
+        rank = column_maps.rank_map(column, values, sample.weights)
+        if standardize == "auto" and len(rank.inputs) < MIN_RANKED_VALUES:
+            continue
+        if standardize == "auto" and unknown[column] and _kurtosis(values, sample.weights) <= limit:
+            continue
+        ranks.append(rank)
+    standardizer = replace(standardizer, maps=tuple(ranks))
     columns_ranked = list(standardizer.mapped_columns)
     logger.info("columns mapped to a normal distribution by their ranks: %s", columns_ranked)
     return standardizer
+
+
+def _kurtosis(values: FloatArray, weights: FloatArray) -> float:
+    """Return E(x − μ)⁴ / σ⁴ of values of any scale that are not all equal."""
+    centred = values - np.average(values, weights=weights)
+    powers = np.square(centred / np.abs(centred).max())
+    return float(np.average(np.square(powers), weights=weights) / np.average(powers, weights=weights) ** 2)
 
 
 def input_range(moments: Moments, standardizer: maps.Standardizer | None) -> tuple[FloatArray, FloatArray]:
@@ -362,16 +418,24 @@ class RowSample:
     `size`: largest number of rows kept.
     `keys`: uint64 array of shape (n_rows,). Ascending.
     `values`: float64 array of shape (n_rows, n_columns).
+    `weights`: float64 array of shape (n_rows,). Above 0.
     """
 
     size: int
     keys: NDArray[np.uint64]
     values: FloatArray
+    weights: FloatArray
+
+    @classmethod
+    def empty(cls, size: int, n_columns: int) -> Self:
+        return cls(size, np.zeros(0, np.uint64), np.empty((0, n_columns)), np.empty(0))
 
     def __add__(self, other: Self) -> Self:
         keys = np.concatenate([self.keys, other.keys])
         least = np.argsort(keys, kind="stable")[: self.size]
-        return type(self)(self.size, keys[least], np.concatenate([self.values, other.values])[least])
+        values = np.concatenate([self.values, other.values])
+        weights = np.concatenate([self.weights, other.weights])
+        return type(self)(self.size, keys[least], values[least], weights[least])
 
 
 def sample_size(n_columns: int) -> int:
@@ -386,6 +450,8 @@ def sample_columns(rows: Rows, columns: IntArray) -> RowSample:
     """
     size = sample_size(len(columns))
     keys = uniforms.row_words(_KEY_SEED, 0, rows.block.start, rows.block.start + len(rows.X))
-    counts = np.arange(len(keys)) if rows.sample_weight is None else np.flatnonzero(rows.sample_weight > 0)
+    weights = np.ones(len(keys)) if rows.sample_weight is None else rows.sample_weight
+    counts = np.flatnonzero(weights > 0)
     least = counts[np.argsort(keys[counts], kind="stable")[:size]]
-    return RowSample(size, keys[least], rows.X[least[:, np.newaxis], columns].astype(np.float64))
+    values = rows.X[least[:, np.newaxis], columns].astype(np.float64)
+    return RowSample(size, keys[least], values, weights[least])

@@ -13,7 +13,11 @@ from rff_dist.numerics import exact_sums
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
-_LARGEST_BASE = 1e40  # its fourth power, 1e160, can still be weighted and summed in float64
+# Columns that reach less or more far from the pivot have squares, or fourth powers, that float64 cannot hold
+# with all digits, or cannot weight and sum.
+SQUARED_RANGE = 1e-145, 1e150
+FOURTH_RANGE = 1e-70, 1e40
+_CANCELS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class Moments:
       columns [X, y] and of their powers. Values beyond 1e40 count as 1e40 in cubes and fourths.
     `weight`: ExactSum of shape (). Sum of the weights.
     `largest_weight`, `smallest_weight`: extremes of the weights above 0; 1 without weights.
-    `minimum`, `maximum`: float64 arrays of shape (n_columns,). Extremes of the columns [X, y].
+    `minimum`, `maximum`: float64 arrays of shape (n_columns,). Extremes of the columns [X, y], of rows with
+      weight.
     `n_targets`: the last `n_targets` columns are targets.
     """
 
@@ -67,6 +72,18 @@ class Moments:
         return len(self.pivot) - self.n_targets
 
     @property
+    def reach(self) -> FloatArray:
+        """How far rows with weight lie from the pivot at most, in each of the columns [X, y]."""
+        return np.maximum(self.maximum - self.pivot, self.pivot - self.minimum)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the pivot lies so far from the mean that the variance loses digits."""
+        mean_squares = self.squares.value() / self.weight.value()
+        variances = mean_squares - np.square(self.means - self.pivot)
+        return bool((variances < _CANCELS * mean_squares).any())
+
+    @property
     def means(self) -> FloatArray:
         """Weighted means of the columns [X, y]."""
         return self.pivot + self.sums.value() / self.weight.value()
@@ -91,8 +108,11 @@ def measure_moments(rows: blocks.Rows, pivot: FloatArray) -> Moments:
     blocks.check_finite(rows, columns)
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])
-    minimum, maximum = columns.min(axis=0, initial=np.inf), columns.max(axis=0, initial=-np.inf)
     weights = np.ones(len(columns)) if rows.sample_weight is None else rows.sample_weight
+    if not weights.all():
+        # rows of weight 0 must not change anything, and the square of such a value may overflow
+        columns = np.where(weights[:, np.newaxis] != 0, columns, pivot)
+    minimum, maximum = columns.min(axis=0, initial=np.inf), columns.max(axis=0, initial=-np.inf)
     with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are refused below
         columns = columns - pivot
         powers = np.square(columns)
@@ -105,8 +125,8 @@ def measure_moments(rows: blocks.Rows, pivot: FloatArray) -> Moments:
             "scale it down"
         )
     reach = max((maximum - pivot).max(initial=0.0), (pivot - minimum).max(initial=0.0))
-    if reach > _LARGEST_BASE:
-        columns = np.clip(columns, -_LARGEST_BASE, _LARGEST_BASE)
+    if reach > FOURTH_RANGE[1]:
+        columns = np.clip(columns, -FOURTH_RANGE[1], FOURTH_RANGE[1])
         powers = np.square(columns)
     columns *= powers  # overwritten, since fresh memory takes as long as the arithmetic
     powers *= powers
@@ -173,7 +193,9 @@ class ColumnMoments:
         weight = float(moments.weight.value())
         sums = (moments.sums, moments.squares, moments.cubes, moments.fourths)
         raw = [total.value()[:n_features] / weight for total in sums]
-        second, third, fourth = _about(-raw[0], *raw)
+        with np.errstate(over="ignore", invalid="ignore"):  # of columns out of `FOURTH_RANGE`
+            second, *higher = _about(-raw[0], *raw)
+        third, fourth = np.nan_to_num(higher)
         second = np.where(second > blocks.ROUNDING * raw[1], second, 0.0)
         largest = 1.0 if frequency_weights else moments.largest_weight
         mean, fourth = moments.pivot[:n_features] + raw[0], np.maximum(fourth, 0)

@@ -22,6 +22,7 @@ from rff_dist.statistics.moments import Moments
 type Sums = ridge_statistics.RidgeStatistics | fold_statistics.FoldStatistics
 
 MAX_WEIGHT_EXPONENT = 400
+MOST_REPETITIONS = 2**53  # float64 holds all whole numbers up to this
 WEIGHT_BITS = 10  # the sums' grid should keep at least so many bits of the smallest weight: three digits
 # Named, since whole numbers are no sign of counts. Rows of weight 0 must not thin the noise, and a factor on
 # all weights changes no choice.
@@ -65,6 +66,13 @@ def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> Weig
     Raises DataError if the weights are so large or small that float64 would overflow or lose them.
     """
     check_weight_kind(sample_weight_kind)
+    repeated = sample_weight_kind == "frequency"
+    if repeated and moments.weight.value() > MOST_REPETITIONS:
+        raise DataError(
+            f"sample weights say that there are {moments.weight.value():.3g} rows, more than "
+            f"{MOST_REPETITIONS:.3g}, which are all that can be counted; give smaller whole numbers, or "
+            'sample_weight_kind="precision"'
+        )
     mantissa, exponent = math.frexp(moments.largest_weight)
     exponent -= mantissa == 0.5  # the largest weight is a power of two
     if abs(exponent) > MAX_WEIGHT_EXPONENT:
@@ -80,7 +88,7 @@ def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> Weig
             "should not count, and bring the other weights nearer to each other",
             stacklevel=4,
         )
-    return WeightGrid(exponent, sample_weight_kind == "frequency")
+    return WeightGrid(exponent, repeated)
 
 
 def statistics_spec(
@@ -128,6 +136,8 @@ def _feature_grid(
     largest = inspection.sum_rows(
         dataset, block_sums.measure_features, feature_map, combine=np.maximum, engine=engine, label="measure"
     )
+    if not (largest <= maps.LARGEST_FEATURE).all():
+        raise maps.overflow()
     exponents = np.where(largest > 0, np.frexp(largest)[1] + 1, 0)  # + 1: head-room for rows added later
     return tuple((count, int(exponent)) for count, exponent in exact_sums.as_runs(exponents))
 

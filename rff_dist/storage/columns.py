@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+from rff_dist.checks import as_array
 from rff_dist.data import blocks, columns, dask_collections, folding, grids, labelled, memory
 from rff_dist.data.row_batches import TIME
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
@@ -170,7 +171,7 @@ def as_column(values: Any, *, name: str = "y") -> columns.Column:
         return _of_array(values, name)
     if hasattr(values, "__dask_graph__"):
         (values,) = dask_collections.compute(values)
-    array = np.asarray(values)
+    array = as_array(values, name)
     if array.dtype.kind == "U" and isinstance(values, list | tuple):
         array = np.array(values, object)  # np.asarray(["a", 1]) would turn the 1 into text.
     # A column of a frame in two dimensions is refused, not flattened: it may have two columns.

@@ -197,7 +197,7 @@ class _Numbers:
         self.parts, self.starts = parts, dict(zip(parts, starts, strict=True))
         self.given = encoding.dates is not None
         size = inspection.sample_size(max(1, n_parts))
-        self.sample = inspection.RowSample(size, np.zeros(0, np.uint64), np.empty((0, n_parts)))
+        self.sample = inspection.RowSample.empty(size, n_parts)
         self.sums: FloatArray = np.zeros(n_parts)
         self.counts: IntArray = np.zeros(n_parts, np.int64)
         self.n_missing: IntArray = self.counts

@@ -94,7 +94,7 @@ class TestShares:
 
     @pytest.mark.parametrize("map_name", ["pairs", "phases"])
     def test_the_least_number_of_components_is_the_one_in_the_message(self, map_name):
-        kernel = Gaussian() + 2 * Laplacian() + Min(0, 2) + Linear() + 1  # 2 + 2 + 2 + 3 + 1
+        kernel = Gaussian() + 2 * Laplacian() + Min(0, 2).on([0]) + Linear() + 1  # 2 + 2 + 2 + 3 + 1
         with refuses(InvalidParameterError, "n_components", "8", "10"):
             draw(kernel, 8, map=map_name)
         for n_components in range(10, 40, 2 if map_name == "pairs" else 1):
