@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.fitting.plan import Plan
-from rff_dist.ridge.costs import Rates
 from rff_dist.workbench.page.pictures import MUTED, figure_of, plain_axes
 
 # Longest time in seconds that a message is on its way. Without such delays workers that began together would
@@ -242,18 +240,6 @@ class ScalingPoint:
     n_workers: int
     seconds: float
     busy: float
-
-
-def job_of(plan: Plan, rates: Rates) -> Job:
-    """Return a fit's pass of statistics as a job for `simulate`."""
-    return Job(
-        n_blocks=plan.n_blocks,
-        block_seconds=plan.rows_per_block * rates.row(plan.n_components),
-        n_workers=plan.n_workers,
-        task_seconds=rates.task,
-        merge_seconds=rates.merge * plan.statistics_bytes,
-        begin_seconds=rates.begin,
-    )
 
 
 def scale(job: Job, *, most: int = MOST_WORKERS) -> list[ScalingPoint]:

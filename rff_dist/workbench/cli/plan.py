@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rff_dist import fields
 from rff_dist.engines.cluster import Cluster
-from rff_dist.errors import InvalidParameterError
-from rff_dist.fitting.options import RidgeOptions, is_one_alpha
-from rff_dist.numerics import machine
+from rff_dist.fitting.options import RidgeOptions
 from rff_dist.text import human_bytes
 from rff_dist.workbench.cli import shell
 from rff_dist.workbench.jobs.places import SupervisedSource
@@ -20,7 +16,6 @@ from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
-    from rff_dist.data import blocks
     from rff_dist.fitting.plan import Machines, Plan
 
 #: What the estimate depends on, of the options of a fit.
@@ -31,7 +26,6 @@ _OF_FIT = ("kernel", "features", "n_components", "length_scale", "alpha", "solve
     "data.zarr",
     "data.zarr --n-components 16384 --n-workers 8 --n-threads 4 --memory 8GiB",
     "data.zarr --kernel gaussian --length-scale median --features fourier",
-    "data.zarr --n-components 4096 --alpha 1 --measure",
 )
 def plan(
     source: Annotated[SupervisedSource, "data", "x", "inputs", "y", "target"],
@@ -39,10 +33,6 @@ def plan(
     compared: Compared,
     folds: Annotated[FoldOptions, "n_folds"],
     where: Annotated[Cluster, "scheduler", "n_workers", "n_threads", "memory", "serial", "insecure"],
-    measure: bool = fields.flag(
-        "Measure the workers here, or those of `scheduler`, for some seconds. This tells the time of the "
-        "whole fit, and how many workers are worth having."
-    ),
 ) -> Document:
     """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""
     from rff_dist.engines.connecting import open_engine
@@ -56,8 +46,6 @@ def plan(
     from rff_dist.workbench.jobs import fits
     from rff_dist.workbench.jobs.limits import machines_of
 
-    if where.scheduler is not None and not measure:
-        raise InvalidParameterError("`scheduler` is given, but nothing is measured there; give `measure` too")
     folds.check(options.alpha)
     options = replace(options, cv=folds.cv_of(is_grid=source.inputs is not None))
     fit = fits.Fit(options, candidates=compared.candidates(options))
@@ -72,16 +60,14 @@ def plan(
     choices = choices_of(dataset, options, machines=machines, candidates=fit.candidates)
     chosen, widths = choices.plan, choices.widths
     summed = None if options.solver == "pcg" else choices.folds
-    fixed_point = find_features(options.kinds[-1]) is None
-    if measure and (chosen.solver == "pcg" or not fixed_point):
-        raise InvalidParameterError(
-            "`measure` works for random features whose sums are solved directly only; expected "
-            "features='fourier' and solver='direct'. Give them, or leave it out"
-        )
+    most_centres = None if find_features(options.kinds[-1]) is None else dataset.n_samples
     products, gflops = "float64", measure_gflops()
-    float64_rate = gflops * 1e9 * machine.available_cores()
     # As the fit does: smaller ones take float64 and do not measure, which would take longer than it saves.
-    if fixed_point and chosen.solver == "direct" and chosen.flops / machines.n_workers > WORTH_MEASURING:
+    if (
+        most_centres is None
+        and chosen.solver == "direct"
+        and chosen.flops / machines.n_workers > WORTH_MEASURING
+    ):
         rate = rate_for(chosen.n_components)
         products, gflops = rate.products.name, rate.gflops
     seconds = chosen.seconds(gflops)
@@ -93,14 +79,11 @@ def plan(
         "statistics_seconds": seconds,
         "n_folds": 1 if summed is None else summed.n_folds,
         "widths": widths,
+        "most_centres": most_centres,
         "n_decompositions": splits * len(widths),
         "decomposition_flops": 0 if summed is None else cross_validation_flops(widths, splits),
         "choosing": costs.cost_of_choosing(choices, gflops=gflops),
     }
-    if measure:
-        operations = _CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS
-        decompositions = record["decomposition_flops"] or operations * float(chosen.n_components) ** 3
-        record["measured"] = _measure(dataset, chosen, cluster, solve=decompositions / float64_rate)
     rows = words.Table("", ("", "", ""), list(_rows(chosen, record, machines)), is_facts=True)
     return Document(f"a fit of {source.data}", [rows], record=record)
 
@@ -115,6 +98,8 @@ def _rows(chosen: Plan, record: Mapping[str, Any], machines: Machines) -> Iterat
     if chosen.n_parts > 1:
         passes = f"a pass for moments, and {chosen.n_parts} that each sum up a part of Z'Z"
     widths = ", ".join(f"{width:,}" for width in record["widths"])
+    if record["most_centres"] is not None and record["most_centres"] < chosen.n_components:
+        widths += f" (Nyström features: {record['most_centres']:,}, one per row)"
     yield "rows", f"{chosen.n_samples:,}", f"{outputs}, D = {widths}"
     place = "the solver has a process of its own" if machines.separate_client else "in this process"
     yield "processes × threads", f"{machines.n_workers} × {machines.n_threads}", place
@@ -134,43 +119,8 @@ def _rows(chosen: Plan, record: Mapping[str, Any], machines: Machines) -> Iterat
     yield "peak memory, a worker", human_bytes(chosen.worker_bytes), f"of {human_bytes(limits[0])}"
     yield "peak memory, the solver", human_bytes(chosen.client_bytes), f"of {human_bytes(limits[1])}"
     yield from _choosing_rows(record["choosing"])
-    if "measured" in record:
-        yield from _measured_rows(record["measured"])
-    else:
-        seconds = words.seconds_words(record["statistics_seconds"])
-        yield "seconds, about", seconds, f"for {timed}, without reading and solving"
-
-
-def _measure(dataset: blocks.Dataset, chosen: Plan, cluster: Cluster, *, solve: float) -> dict[str, Any]:
-    """Measure the workers; return their rates, the times of the fit, and how many are worth having."""
-    from rff_dist.engines.connecting import open_engine
-    from rff_dist.ridge import costs
-
-    begun = time.perf_counter()
-    with open_engine(cluster) as engine:
-        started = time.perf_counter() - begun
-        measured = costs.measure_rates(dataset, chosen.n_components, engine=engine)
-    predicted = costs.predict(chosen, measured, solve=solve)
-    worth = costs.workers_worth_having(chosen, measured)
-    return {**asdict(measured), **predicted.to_dict(), "start": started, "workers_worth_having": worth}
-
-
-def _measured_rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    names = ("moments", "statistics", "solve", "beside")
-    parts = ", ".join(f"{name} {words.seconds_words(measured[name])}" for name in names)
-    yield "seconds, measured", words.seconds_words(measured["seconds"]), parts
-    yield "before it", words.seconds_words(measured["start"]), "until the workers have started"
-    yield "moved at the end", human_bytes(measured["bytes_moved"]), "between workers and to the solver"
-    scheduler = words.seconds_words(measured["scheduler"])
-    yield "scheduler", scheduler, "its own work and that of the solver's process"
-    n_worth = measured["workers_worth_having"]
-    busy = f"workers sum up rows for {measured['efficiency']:.0%} of the time of the statistics"
-    yield "workers worth having", f"{n_worth:,}", busy
-    yield "to take them", f"--min-workers 1 --n-workers {n_worth}", "as many as work"
-
-
-# times D³: operations of a Cholesky factor, and of the eigenvectors for a path of alphas without folds
-_CHOLESKY_OPERATIONS, _EIGEN_OPERATIONS = 1 / 3, 9.0
+    seconds = words.seconds_words(record["statistics_seconds"])
+    yield "seconds, about", seconds, f"for {timed}, without reading and solving"
 
 
 def _choosing_rows(choosing: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str]]:

@@ -14,7 +14,7 @@ from tests.command_line import PLAIN, refusal
 SMALL = [*PLAIN, "--n-components", "64", "--alpha", "1"]
 
 
-@pytest.mark.parametrize("words", [["fit", "--model", "model"], ["plan", *SMALL, "--measure"]])
+@pytest.mark.parametrize("words", [["fit", "--model", "model"], ["plan", *SMALL]])
 def test_a_scheduler_of_the_environment_that_does_not_answer_exits_69(folder, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rff_dist.engines.dask_cluster.CONNECT_S", 0.3)

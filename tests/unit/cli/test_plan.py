@@ -49,7 +49,9 @@ def test_the_plan_says_what_choosing_takes(folder):
     assert few["choosing"]["n_finalists"] == 1  # the first round is the final
     more = document("plan", folder / "data.zarr", "--n-components", "2048", "--kernel", "gaussian")
     assert (more["choosing"]["n_candidates"], more["choosing"]["n_finalists"]) == (8, 2)
-    assert "up to 15 candidates on 300 rows, D = 128" in shown("plan", folder / "data.zarr")
+    words = shown("plan", folder / "data.zarr")
+    assert "up to 15 candidates on 300 rows, D = 128" in words
+    assert "D = 512 (Nyström features: 300, one per row)" in words
 
 
 @pytest.mark.usefixtures("exact_bytes")
@@ -62,12 +64,3 @@ def test_the_plan_says_which_way_features_are_multiplied(folder, monkeypatch):
     assert found["products"] == "bytes"
     assert found["gflops_per_thread"] > 0
     assert "by bytes" in shown(*plan)
-
-
-def test_a_measured_plan_tells_the_whole_time_and_how_many_workers_are_worth_having(folder):
-    sizes = ("--n-components", "64", "--alpha", "1", "--serial", "--n-threads", "1")
-    found = document("plan", folder / "data.zarr", *PLAIN, *sizes, "--measure")["measured"]
-    parts = ("moments", "statistics", "solve", "beside")
-    assert found["seconds"] == pytest.approx(sum(found[name] for name in parts))
-    assert found["seconds"] > 0
-    assert found["workers_worth_having"] == 1  # 300 rows are one block
