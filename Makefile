@@ -57,12 +57,12 @@ test-slow: setup  ## Run the tests that take minutes.
 test-all: setup  ## Run every test.
 	$(bin)/python -m pytest -m "" tests rff_dist $(ARGS)
 
+# All of them run, so that one round shows what each has found.
 lint: setup  ## Check format, style, words, types and import layers; change nothing.
-	$(bin)/ruff format --check .
-	$(bin)/ruff check .
-	$(bin)/python -m tools.plain_words
-	$(bin)/mypy
-	$(bin)/lint-imports
+	@failed=0; \
+	for tool in "ruff format --check ." "ruff check ." "python -m tools.plain_words" mypy lint-imports; do \
+	  echo "$$tool"; $(bin)/$$tool || failed=1; \
+	done; exit $$failed
 
 format: setup  ## Format the code and mend what ruff can mend.
 	$(bin)/ruff format .

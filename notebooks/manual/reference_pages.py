@@ -10,7 +10,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from rff_dist import errors, fields
-from rff_dist.workbench.cli import messages, shell, sources
+from rff_dist.workbench.cli import shell, sources
+from rff_dist.workbench.results import exits
 
 
 def on_files(files: Files, /, *, config: Any) -> Files:
@@ -69,12 +70,12 @@ def errors_page() -> Iterator[str]:
     yield "`error.kind` in `--json`, `kind` in JSON lines of the log and in Python, the tag `error:KIND`"
     yield "of a flow run that failed, and `error.type` in traces. Errors that rff_dist does not raise are of"
     yield "the kind `memory`, `stopped` (by a signal) or `unexpected`; wrong options of a command, `usage`."
-    yield f"An error about a place that the command writes to exits with {messages.CANNOT_WRITE}, Ctrl-C"
-    yield f"with {messages.INTERRUPTED}, SIGTERM with {messages.TERMINATED}.\n"
+    yield f"An error about a place that the command writes to exits with {exits.CANNOT_WRITE}, Ctrl-C"
+    yield f"with {exits.INTERRUPTED}, SIGTERM with {exits.TERMINATED}.\n"
     yield "| error | kind | exit code | meaning |\n|---|---|---|---|"
     for kind in _kinds(errors.RFFDistError):
         about = (kind.__doc__ or "").split("\n")[0]
-        yield f"| `{kind.__name__}` | `{kind.kind}` | {messages.exit_code(kind('…'))} | {_cell(about)} |"
+        yield f"| `{kind.__name__}` | `{kind.kind}` | {exits.exit_code(kind('…'))} | {_cell(about)} |"
 
 
 def _kinds(kind: type[errors.RFFDistError]) -> Iterator[type[errors.RFFDistError]]:

@@ -73,6 +73,7 @@ def run_demo(
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
     from rff_dist.flows import running, tune
 
+    running.check_server()
     image = load_sample_image("flower.jpg")[::stride, ::stride] / 255.0
     places, learnt, held_out = _write_pixels(image, output, seed)
     console.print(f"[bold]flower.jpg[/bold]: {len(places):,} pixels, half of them to learn from.")

@@ -18,8 +18,8 @@ from rff_dist.engines import connecting
 from rff_dist.engines.cluster import Cluster, is_loopback
 from rff_dist.errors import RFFDistError
 from rff_dist.text import human_bytes, redact
-from rff_dist.workbench.cli import messages, shell
-from rff_dist.workbench.results import words
+from rff_dist.workbench.cli import shell
+from rff_dist.workbench.results import exits, words
 from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def doctor(
     record = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
     title = f"{words.plural(failed, 'failure')}, {words.plural(warned, 'warning')}"
     table = words.Table("", ("", "", ""), rows, is_facts=True)
-    return Document(title, [table], record=record, code=messages.FAILED if failed else 0)
+    return Document(title, [table], record=record, code=exits.FAILED if failed else 0)
 
 
 def _versions() -> dict[str, str]:

@@ -5,7 +5,6 @@ import difflib
 import itertools
 import json
 import logging
-import os
 import re
 import shlex
 import sys
@@ -23,29 +22,9 @@ from rff_dist.engines import logs
 from rff_dist.text import redact, without_secrets
 from rff_dist.typing import PathLike
 from rff_dist.workbench.cli import settings
-
-FAILED, USAGE = 1, 2
-# From sysexits.h: 65 unusable data, 69 no service, 73 no output, 75 try again.
-# The first that matches counts, so subclasses stand before their bases.
-EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
-    (errors.InvalidParameterError, USAGE),
-    (errors.DataError, 65),
-    (errors.OutputExistsError, 73),
-    (errors.ConflictError, 75),
-    (errors.StorageError, 65),  # 73 if it is about an output, see `exit_code`
-    (errors.ClusterLostError, 75),
-    (errors.ClusterError, 69),
-    (errors.MissingDependencyError, 69),
-)
-# Shells report a process that a signal ended as 128 + the signal: 15 for SIGTERM, 2 for Ctrl-C.
-BUSY, TERMINATED = 75, 143
-INTERRUPTED = 130
+from rff_dist.workbench.results import exits
 
 err = Console(highlight=False, stderr=True)
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived. It unwinds like Ctrl-C: clusters are closed and unfinished outputs removed."""
 
 
 # an option by its name in Python, in backticks or with a value as Python writes it
@@ -116,35 +95,11 @@ class _LineHandler(logging.Handler):
         say(record.levelname.lower(), record.getMessage(), style)
 
 
-def exit_code(error: BaseException, *, outputs: Sequence[PathLike] = ()) -> int:
-    """Return the exit code for an error of a command that writes to `outputs`."""
-    if isinstance(error, KeyboardInterrupt):
-        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
-    if isinstance(error, errors.OutputBusyError):
-        return BUSY  # before the test for outputs: the same command works later
-    if isinstance(error, errors.StorageError) and any(_is_about(error, output) for output in outputs):
-        return settings.CANNOT_WRITE
-    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
-
-
-def _is_about(error: errors.StorageError, place: PathLike) -> bool:
-    """Return whether a message names `place` or something inside it, and not just a longer name."""
-    from rff_dist.storage.locations import parse_location
-
-    try:
-        location = str(parse_location(place))
-    except errors.StorageError:
-        return True
-    names = {location, os.fspath(place)}
-    # Whole names only: the output r must not be found in missing.zarr.
-    return any(re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w-]|\.\w)", str(error)) for name in names)
-
-
 def report_usage(message: str, title: str, *, as_json: bool) -> int:
     """Report what is wrong with the arguments of a command and where to look; return the exit code."""
-    told = {"type": "UsageError", "kind": "usage", "exit_code": USAGE}
+    told = {"type": "UsageError", "kind": "usage", "exit_code": exits.USAGE}
     _tell_error(title, told, message.rstrip("."), _see_help(title), as_json=as_json)
-    return USAGE
+    return exits.USAGE
 
 
 def report_error(
@@ -164,11 +119,11 @@ def report_error(
     """
     if debug:
         sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
-    code = exit_code(error, outputs=outputs)
+    code = exits.exit_code(error, outputs=outputs)
     notes, hint = [note for note in getattr(error, "__notes__", []) if "\n" not in note], ""
     noted = f" ({'; '.join(notes)})" if notes else ""
     if isinstance(error, KeyboardInterrupt):
-        how = "SIGTERM" if code == TERMINATED else "Ctrl-C"
+        how = "SIGTERM" if code == exits.TERMINATED else "Ctrl-C"
         message = f"stopped by {how}; {'; '.join(notes) or 'no unfinished output is left'}"
         hint = f"to go on: {this_command()}" if notes else "to start over: the same command again"
     elif isinstance(error, MemoryError):
@@ -177,7 +132,7 @@ def report_error(
     elif type(error).__module__ == "rff_dist.errors":
         is_in_file = any(note.startswith("from ") for note in notes)  # there options have these names
         message = f"{error if is_in_file else in_flags(str(error))}{noted}"
-        if code == USAGE:
+        if code == exits.USAGE:
             hint = _see_help(title)
         elif isinstance(error, errors.ClusterError) and any("goes on from there" in note for note in notes):
             hint = f"to go on: {this_command()}"

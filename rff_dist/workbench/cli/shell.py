@@ -26,7 +26,7 @@ from rff_dist import contexts, errors, fields
 from rff_dist.engines import logs
 from rff_dist.workbench.cli import display, help, messages, settings, sources
 from rff_dist.workbench.jobs import places
-from rff_dist.workbench.results import terminal
+from rff_dist.workbench.results import exits, terminal
 from rff_dist.workbench.results.document import Document
 
 AGAIN_AFTER = 1.0  # seconds; a signal sooner than this after the first is the same one
@@ -314,7 +314,7 @@ def _signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         first.append(now)
-        raise messages.Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        raise exits.Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -22,6 +22,7 @@ from rff_dist.fitting import plan as plan_module
 from rff_dist.storage.output_places import hold
 from rff_dist.workbench.cli import help as texts
 from rff_dist.workbench.cli import messages, shell
+from rff_dist.workbench.results import exits
 from rff_dist.workbench.results.document import Document
 from rff_dist.workbench.results.terminal import to_rich
 from rff_dist.workbench.results.words import Table
@@ -145,11 +146,11 @@ CODES = {
         *((getattr(errors, f"{name}Error"), code) for name, code in CODES.items()),
         (ZeroDivisionError, 1),
         (KeyboardInterrupt, 130),
-        (messages.Terminated, 143),
+        (exits.Terminated, 143),
     ],
 )
 def test_each_kind_of_error_has_its_exit_code(error, code):
-    assert messages.exit_code(error()) == code
+    assert exits.exit_code(error()) == code
 
 
 def fail(*_, **__):
@@ -273,7 +274,7 @@ def test_a_signal_that_is_sent_twice_at_once_is_one():
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(messages.Terminated):
+    with pytest.raises(exits.Terminated):
         end()
 
 
