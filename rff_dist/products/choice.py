@@ -6,6 +6,7 @@ All ways give the same whole numbers, so no result depends on the choice, and a 
 import logging
 import math
 import os
+import time
 import timeit
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ VARIABLE = "RFF_DIST_PRODUCTS"
 WAYS: Mapping[str, Callable[[], protocol.Products]] = {
     "float64": protocol.Float64Products,
     "bytes": bytes.ByteProducts,
-    "jax": bytes.JaxProducts,
 }
 # Measured once per process, after a self-test: processors without VNNI saturate, and give wrong sums.
 WORTH_MEASURING = 2e10  # operations, half a second of float64: a measurement takes 0.2 s
@@ -77,33 +77,18 @@ class MeasuredWays:
         return f"{best} ({rates} operations a second on one thread{refused})"
 
 
-class _Work:
-    """The operations that this process has been asked for: a measurement waits until it pays."""
-
-    def __init__(self) -> None:
-        self._operations, self._lock = 0.0, Lock()
-
-    def add(self, operations: float) -> float:
-        with self._lock:
-            self._operations += operations
-            return self._operations
-
-
-_work = _Work()
-
-
 def products_for(n_rows: int, n_components: int) -> protocol.Products:
-    """Return the way to multiply the features of a block of rows.
+    """Return the way to multiply the features of all rows of a pass.
 
-    A process begins with float64 BLAS. Once it has been asked for half a second of work, it measures all ways
-    and takes the fastest from then on. If `RFF_DIST_PRODUCTS` names a way, that one is taken from the start.
+    Up to half a second of work is done by float64 BLAS. For more, a process measures all ways at its first
+    such pass, and takes the fastest. If `RFF_DIST_PRODUCTS` names a way, that one is taken.
 
     Raises InvalidParameterError if the environment names a way that does not exist or does not work here.
     """
     forced = os.environ.get(VARIABLE)
     if forced:
         return _forced(forced)
-    operations = _work.add(float(n_rows) * n_components**2)
+    operations = float(n_rows) * n_components**2
     if n_components < NARROW or operations < WORTH_MEASURING:
         return protocol.Float64Products()
     return measure().best(n_components).products
@@ -150,15 +135,13 @@ def measure() -> MeasuredWays:
 def _measure() -> MeasuredWays:
     with machine.single_threaded_blas():
         rates, refused = [rate_of(protocol.Float64Products())], {}
-        for name in ("bytes", *(["jax"] if bytes.on_accelerator() else [])):
-            products = WAYS[name]()
-            if (reason := _reason_against(products)) is None:
-                rates.append(rate_of(products))
-            else:
-                refused[name] = reason
-                # Processors without VNNI saturate: their user need not hear of it.
-                level = logging.INFO if name == "bytes" else logging.WARNING
-                logger.log(level, "products of features by %s are refused: %s", name, reason)
+        products = bytes.ByteProducts()
+        if (reason := _reason_against(products)) is None:
+            rates.append(rate_of(products))
+        else:
+            refused[products.name] = reason
+            # processors without VNNI saturate: their user need not hear of it
+            logger.info("products of features by %s are refused: %s", products.name, reason)
     choice = MeasuredWays(tuple(rates), refused)
     logger.debug("products of features by %s", choice.describe(_REGION))
     return choice
@@ -188,14 +171,14 @@ def rate_of(products: protocol.Products) -> Rate:
             panel.fill(0.0)
             tile.put(part.start, rows, panel)
 
-    laid_out = _seconds(put, products.clock)
-    multiplied = _seconds(lambda: tile.gram(left, right, out), products.clock)
+    laid_out = _seconds(put)
+    multiplied = _seconds(lambda: tile.gram(left, right, out))
     return Rate(products, 2 * region**2 * _ROWS / multiplied / 1e9, laid_out / (2 * region * _ROWS))
 
 
-def _seconds(function: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Return the shortest of a few runs, which other processes have disturbed least."""
-    return min(timeit.repeat(function, timer=clock, number=1, repeat=_REPEATS))
+def _seconds(function: Callable[[], object]) -> float:
+    """Return the shortest of a few runs, by this thread's clock, which others do not disturb."""
+    return min(timeit.repeat(function, timer=time.thread_time, number=1, repeat=_REPEATS))
 
 
 # -- does a way give exact sums on this machine? Some processors' byte products saturate ---------------

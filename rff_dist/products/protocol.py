@@ -3,7 +3,6 @@
 A fixed-point feature is a whole number q with |q| ≤ 127·128, in units of 2⁻¹⁴.
 """
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
@@ -63,13 +62,10 @@ class Products:
     `tile`: makes memory for the features of (number of components, number of rows, at most 2¹⁷).
     `name`: its name in `RFF_DIST_PRODUCTS`.
     `region`: components on each side of a product at which it is fastest.
-    `clock`: the clock that times it. By default that of the calling thread, which other processes do not
-      disturb.
     """
 
     name: ClassVar[str]
     region: int = 512
-    clock: Callable[[], float] = staticmethod(time.thread_time)
 
     tile: Callable[[int, int], Tile]
 
@@ -96,12 +92,6 @@ def split(features: FloatArray) -> Bytes:
     planes[1] = (numbers & 127) + 64
     planes[0] = np.right_shift(numbers, 7, out=numbers)
     return planes
-
-
-def signed(unsigned: Bytes) -> SignedBytes:
-    """Turn bytes h + 128 into signed bytes h, in the same memory."""
-    np.bitwise_xor(unsigned, SIGN, out=unsigned)
-    return unsigned.view(np.int8)
 
 
 def combine(high: Int32Array, middle: Int32Array, low: Int32Array, out: FloatArray) -> None:

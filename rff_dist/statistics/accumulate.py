@@ -79,7 +79,8 @@ def accumulate_fold_rows(
     sums = []
     for i, member in enumerate(state.members):
         parts: list[fold_statistics.FoldSum] = [None] * n_folds if totals is None else [*totals[i]]
-        added = _accumulate(rows, member, pieces, [parts[fold] for fold in pieces.folds])
+        known = [parts[fold] for fold in pieces.folds]
+        added = _accumulate(rows, member, pieces, known, n_samples=state.n_samples)
         for fold, part in zip(pieces.folds, added, strict=True):
             parts[fold] = part
         sums.append(tuple(parts))
@@ -123,7 +124,8 @@ def accumulate_rows(
       number of components; PlanError if the block has more rows than an integer sum holds.
     """
     pieces = _cut_by_folds(rows, state.folds, rows.block.stop)
-    parts = _accumulate(rows, state, pieces, [total] + [None] * (len(pieces.ends) - 1))
+    known = [total] + [None] * (len(pieces.ends) - 1)
+    parts = _accumulate(rows, state, pieces, known, n_samples=rows.block.stop)
     return reduce(operator.add, parts)
 
 
@@ -137,11 +139,17 @@ class _Pieces:
 
 
 def _accumulate(
-    rows: blocks.Rows, state: Accumulation, pieces: _Pieces, totals: Sequence[fold_statistics.FoldSum]
+    rows: blocks.Rows,
+    state: Accumulation,
+    pieces: _Pieces,
+    totals: Sequence[fold_statistics.FoldSum],
+    *,
+    n_samples: int,
 ) -> list[ridge_statistics.RidgeStatistics]:
     """Return the statistics of each piece of a block.
 
     `totals`: for each piece, the statistics to which its rows are added in place; None starts from zero.
+    `n_samples`: how many rows the pass has, by which it chooses how to multiply.
     """
     feature_map, spec = state.feature_map, state.spec
     if spec.n_targets == 0:
@@ -178,7 +186,7 @@ def _accumulate(
     products: protocol.Products = protocol.Float64Products(specs.OUTPUT_TILE)
     panel_rows = height
     if spec.fixed_point:
-        products, panel_rows = choice.products_for(len(inputs), n_components), PANEL_ROWS
+        products, panel_rows = choice.products_for(n_samples, n_components), PANEL_ROWS
     tracing.note(products=products.name)
     regions = layout.regions(products.region)
     # Few regions would leave threads idle at the end of each tile, so several tiles are worked on together:

@@ -47,7 +47,7 @@ STEPS = {
     "from rff_dist.workbench import cli": (*SLOW, "pyarrow", "scipy", "zarr"),
     # a few rows
     "with contextlib.suppress(SystemExit): cli.main()": (*SLOW, "scipy.optimize", "icechunk"),
-    "from rff_dist.products.choice import products_for; products_for(1000, 512)": ("onnxruntime", "jax"),
+    "from rff_dist.products.choice import products_for; products_for(1000, 512)": ("onnxruntime",),
     "rff_dist.RFFRidge(n_components=8, alpha=0.1).fit(np.eye(30), np.arange(30.0))": ("opentelemetry",),
     "for name in rff_dist.__all__: getattr(rff_dist, name)": ("prefect", "matplotlib"),
     "import rff_dist.workbench.page.pictures": ("matplotlib.pyplot",),  # which has a global state
@@ -108,7 +108,7 @@ def test_an_error_stands_under_the_parent_that_is_drawn_and_is_the_built_in_one_
 
 
 OPTIONAL = (
-    *("delta", "excel", "iceberg", "jax", "metrics", "mlflow", "onnx", "openlineage", "otel", "postgresql"),
+    *("delta", "excel", "iceberg", "metrics", "mlflow", "onnx", "openlineage", "otel", "postgresql"),
     *("report", "s3", "skops", "xarray"),
 )
 DISTRIBUTIONS = {  # that are called otherwise

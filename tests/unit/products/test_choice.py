@@ -21,7 +21,6 @@ pytestmark = pytest.mark.usefixtures("exact_bytes")
 def _fresh_process(monkeypatch):
     """Let each test choose as a new process does."""
     monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "_work", choice._Work())
     choice._measure.cache_clear()
     choice._forced.cache_clear()
     yield
@@ -85,11 +84,11 @@ def test_small_jobs_stay_with_float64_and_measure_nothing(monkeypatch):
     assert products_for(10**6, 100).name == "float64"
 
 
-def test_a_process_measures_when_its_small_jobs_add_up(monkeypatch):
+def test_the_size_of_the_pass_decides_whatever_the_process_did_before(monkeypatch):
     fast = ByteProducts()
     monkeypatch.setattr(choice, "measure", lambda: MeasuredWays((Rate(fast, 100.0, 0.0),), {}))
-    names = [products_for(16_384, 512).name for _ in range(8)]  # 4.3e9 operations each
-    assert names == ["float64"] * 4 + ["bytes"] * 4
+    names = [products_for(n_rows, 512).name for n_rows in (16_384, 163_840, 16_384, 163_840)]
+    assert names == ["float64", "bytes", "float64", "bytes"]
 
 
 @pytest.mark.parametrize("name", ["float64", "bytes"])

@@ -1,6 +1,5 @@
 """Every way of multiplying gives the sums of integer arithmetic, at the extremes of 15 bits too."""
 
-import importlib.util
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,18 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from rff_dist.products.bytes import ByteProducts, JaxProducts, on_accelerator
+from rff_dist.products.bytes import ByteProducts
 from rff_dist.products.choice import find_wrong_sums
 from rff_dist.products.protocol import FIXED_POINT_ONE, MOST_ROWS, ONE, Float64Products
 
 pytestmark = pytest.mark.usefixtures("exact_bytes")
-needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs the extra `jax`")
 every_way = pytest.mark.parametrize(
     "products",
     [
         pytest.param(Float64Products(), id="float64"),
         pytest.param(ByteProducts(), id="bytes"),
-        pytest.param(JaxProducts(), id="jax", marks=needs_jax),
     ],
 )
 
@@ -115,11 +112,3 @@ def test_bytes_are_multiplied_without_threads_of_their_own():
     before = threading.active_count()
     assert find_wrong_sums(ByteProducts()) is None
     assert threading.active_count() == before
-
-
-@pytest.mark.gpu
-@needs_jax
-def test_jax_sums_exactly_on_an_accelerator():
-    if not on_accelerator():
-        pytest.skip("JAX finds no accelerator")
-    assert find_wrong_sums(JaxProducts()) is None
