@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 
 
 LOSS_NAMES = (predict.SQUARED, *LOSSES)
-CALIBRATION_ROWS = 10_000  # rows of the seeded sample whose leave-one-out scores are calibrated
+# The seeded sample whose leave-one-out scores are calibrated: its most rows, and values of scores (128 MiB).
+CALIBRATION_ROWS, CALIBRATION_SCORES = 10_000, 2**24
 # Limits for the mean second derivative of the logistic loss: its upper bound, and a lower limit, since
 # separable classes would give less.
 LARGEST_CURVATURE, SMALLEST_CURVATURE = 0.25, 1 / 64
@@ -180,7 +181,7 @@ class CalibrationRows:
         keys = uniforms.row_uniforms(0, 0, n_before, n_seen)
         keys = keys if before is None else np.concatenate([before.keys, keys])
         # the rows with the smallest keys are one sample, in however many calls the rows come
-        chosen = np.sort(np.argsort(keys, kind="stable")[:CALIBRATION_ROWS])
+        chosen = np.sort(np.argsort(keys, kind="stable")[: _n_calibrated(dataset)])
         kept, came = chosen[chosen < n_kept], chosen[chosen >= n_kept] - n_kept
         X, targets, weights = dataset.take(came)
         assert targets is not None
@@ -190,6 +191,11 @@ class CalibrationRows:
             targets = np.concatenate([before.targets[kept], targets])
             weights = np.concatenate([before.weights[kept], weights])
         return cls(n_seen, keys[chosen], X, targets, weights)
+
+
+def _n_calibrated(dataset: blocks.Dataset) -> int:
+    """Return how many rows are calibrated at most."""
+    return min(CALIBRATION_ROWS, CALIBRATION_SCORES // dataset.n_targets)
 
 
 # Leave-one-out scores have a closed form, so no second fit is needed; scores of rows that were fitted are too
@@ -210,7 +216,7 @@ def calibrate(
     `seed`: seed of the sample.
     Returns: None, with the reason in the log, if alpha is so small that Z'Z + alpha·I is singular.
     """
-    X, targets, weights = samples.sample_rows(dataset, seed, n_rows=CALIBRATION_ROWS)
+    X, targets, weights = samples.sample_rows(dataset, seed, n_rows=_n_calibrated(dataset))
     assert targets is not None
     weights = np.ones(len(targets)) if weights is None else weights
     return calibrate_rows(X, targets, weights, model, class_weight=class_weight)

@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 
 from rff_dist import RFFPCA, GroupFolds, RFFClassifier, RFFKMeans, RFFRidge
-from rff_dist.errors import DataError
+from rff_dist.errors import DataError, StatisticsError
 from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses
 
-RNG = np.random.default_rng(0)
 N_SAMPLES = 130  # of few rows the default is ten folds
 
 
 def grouped(n_groups):
-    groups = np.arange(N_SAMPLES) % n_groups
-    X = RNG.normal(size=(N_SAMPLES, 2))
-    return X, X[:, 0] + 0.2 * RNG.normal(size=N_SAMPLES), groups
+    rng, groups = np.random.default_rng(0), np.arange(N_SAMPLES) % n_groups
+    X = rng.normal(size=(N_SAMPLES, 2))
+    return X, X[:, 0] + 0.2 * rng.normal(size=N_SAMPLES), groups
 
 
 @pytest.mark.parametrize("n_groups", [2, 4, 9])
@@ -58,9 +57,10 @@ def test_more_folds_than_groups_are_refused_if_they_were_asked_for(cv):
     ids=lambda model: type(model).__name__,
 )
 def test_rows_with_weight_are_found_however_few_of_all_rows_they_are(model, n_with_weight):
-    X = RNG.normal(size=(100_000, 2))
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100_000, 2))
     weights = np.zeros(len(X))
-    weights[RNG.choice(len(X), n_with_weight, replace=False)] = 1.0
+    weights[rng.choice(len(X), n_with_weight, replace=False)] = 1.0
     counted = weights > 0
     y = X[:, 0] > np.median(X[counted, 0])
     model.fit(X, y, sample_weight=weights)
@@ -69,8 +69,15 @@ def test_rows_with_weight_are_found_however_few_of_all_rows_they_are(model, n_wi
 
 
 def test_too_few_rows_with_weight_to_choose_by_are_counted_in_the_message():
-    X = RNG.normal(size=(20_000, 2))
+    X = np.random.default_rng(0).normal(size=(20_000, 2))
     weights = np.zeros(len(X))
     weights[:2] = 1.0
     with refuses(DataError, "weight", "folds"):
         RFFRidge("gaussian", alpha=0.1, n_components=16).fit(X, X[:, 0], sample_weight=weights)
+
+
+def test_more_folds_than_rows_are_refused_in_a_message_that_does_not_grow_with_them():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    with refuses(StatisticsError, 1000) as caught:
+        RFFRidge(cv=1000, effort=1, random_state=0).fit(X, X[:, 0])
+    assert len(str(caught.value)) < 250
