@@ -18,7 +18,7 @@ from rff_dist.estimators import persistence
 from rff_dist.lazy import require
 from rff_dist.models import kinds, versions
 from rff_dist.recipes import recipes
-from rff_dist.storage import locations
+from rff_dist.storage import locations, output_places
 from rff_dist.text import redact, without_secrets
 from rff_dist.typing import FloatArray, PathLike
 
@@ -38,6 +38,7 @@ def save_mlflow(url: PathLike, folder: PathLike) -> Path:
       StorageError if there is no model.
     """
     mlflow, place = _mlflow(), locations.local_path(folder)
+    output_places.refuse_inside(locations.parse_location(folder))
     if place.exists():
         raise OutputExistsError(f"{place} exists already; export to another folder")
     with TemporaryDirectory(prefix="rff_dist-") as temporary:

@@ -17,7 +17,7 @@ from rff_dist.features.maps import FeatureMap
 from rff_dist.products import protocol
 from rff_dist.recipes import recipes
 from rff_dist.ridge import models
-from rff_dist.storage import locations
+from rff_dist.storage import locations, output_places
 from rff_dist.typing import FloatArray, PathLike
 
 # what an export may hold, with its card and what Python makes of the reader
@@ -38,6 +38,7 @@ def export(
       folder exists; StorageError if it cannot be written.
     """
     place = locations.local_path(folder)
+    output_places.refuse_inside(locations.parse_location(folder))
     # a folder with other things in it is never replaced
     if place.exists() and not (overwrite and place.is_dir() and _FILES.issuperset(os.listdir(place))):
         raise OutputExistsError(

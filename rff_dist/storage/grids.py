@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from rff_dist import lazy
 from rff_dist.data import blocks, grids, memory, xarrays
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import arrays, documents, groups, locations, output_places
-from rff_dist.storage.outputs import Layout, StagedOutput
+from rff_dist.storage import arrays, documents, groups, locations
+from rff_dist.storage.outputs import Layout, StagedOutput, begin
 from rff_dist.typing import PathLike
 
 _log = logging.getLogger(__name__)
@@ -377,35 +378,25 @@ def create_grid_output(
             "the grid is in memory, so no attributes or coordinates are stored; expected a Zarr group. Use "
             "the estimator's `predict`, and xarray's `to_zarr`"
         )
-    group, location = reference.group, locations.parse_location(url)
+    group = reference.group
     sources = [] if group.url is None else [locations.parse_location(group.url)]
-    output_places.check_output(location, overwrite=overwrite, inputs=sources)
-    staged = place if location.is_local else None
-    chosen = output_places.Place.choose(location, overwrite=overwrite, staged=staged)
-    if staged is not None:
-        begun = GridOutput(chosen, layout, dataset.grid, dataset.edges, is_begun=True)
-        if begun.has_arrays():
-            return begun
-        output_places.discard(staged)
     kept = {key: value for key, value in group.attributes.items() if key != documents.MANIFEST}
-    created = chosen.create_group({**kept, documents.MANIFEST: {"state": "writing"}})
-    try:
-        with locations.store_errors(f"{location} cannot be written"):
-            for name in _coordinates(group, reference, dataset.grid.dims):
-                _copy(_array(group, name), created, name)
-            of = layout.column_names[0] if layout.column_names and len(layout.column_names) == 1 else ""
-            target = dict(_array(group, of).attrs) if of in set(group.list_arrays()) else {}
-            for part, names in variable_names(layout).items():
-                for name in names:
-                    base = layout.parts[part][0]
-                    attributes = _attributes(name, of, target, reference)
-                    if base.kind not in "fU":
-                        attributes |= grids.flags_of(layout.meanings)
-                    _create(created, name, base, dataset, reference, attributes)
-    except Exception:
-        chosen.discard()
-        raise
-    return GridOutput(chosen, layout, dataset.grid, dataset.edges)
+
+    def fill(created: zarr.Group) -> None:
+        for name in _coordinates(group, reference, dataset.grid.dims):
+            _copy(_array(group, name), created, name)
+        of = layout.column_names[0] if layout.column_names and len(layout.column_names) == 1 else ""
+        target = dict(_array(group, of).attrs) if of in set(group.list_arrays()) else {}
+        for part, names in variable_names(layout).items():
+            for name in names:
+                base = layout.parts[part][0]
+                attributes = _attributes(name, of, target, reference)
+                if base.kind not in "fU":
+                    attributes |= grids.flags_of(layout.meanings)
+                _create(created, name, base, dataset, reference, attributes)
+
+    make = partial(GridOutput, layout=layout, grid=dataset.grid, edges=dataset.edges)
+    return begin(make, url, fill, kept, inputs=sources, overwrite=overwrite, staged=place)
 
 
 def _coordinates(group: groups.StoredGroup, reference: StoredVariable, dims: Sequence[str]) -> list[str]:

@@ -430,7 +430,7 @@ def read_file(location: Location, name: str) -> bytes | None:
 def holds(location: Location, name: str) -> bool:
     """Return whether a file `name` is stored directly below `location`."""
     if location.is_local:
-        return Path(location.path, name).is_file()
+        return os.path.isfile(os.path.join(location.path, name))  # False where it may not be looked at
     return read_file(location, name) is not None
 
 

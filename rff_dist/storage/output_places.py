@@ -51,6 +51,7 @@ _LEFT = re.compile(rf"{documents.GENERATION.pattern}|{'|'.join(repositories.FOLD
 _OF_FILES = (
     *(".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".arrow", ".feather", ".ipc"),
     *(".xlsx", ".xls", ".npy", ".npz", ".html", ".htm", ".png", ".onnx", ".gz", ".bz2", ".zst", ".zip"),
+    *(".h5", ".hdf5", ".nc", ".pkl", ".db", ".sqlite", ".md", ".pdf", ".svg", ".jpg", ".jpeg", ".tar"),
 )
 # Files that lead to an output; "" is an output that is a single object.
 _LEADING = ("", locations.POINTER_FILE, locations.RECORD_FILE, _FILE)
@@ -82,7 +83,7 @@ def check_output(
             )
     if location.scheme in locations.READ_ONLY_SCHEMES:
         raise StorageError(f"{location} can only be read; write to a path or an object store")
-    _refuse_inside(location)
+    refuse_inside(location)
     if not locations.exists(location):
         if location.path.lower().endswith(_OF_FILES):
             raise StorageError(
@@ -129,7 +130,7 @@ def check_file(
     """
     if location.scheme == "memory" or location.scheme in locations.READ_ONLY_SCHEMES:
         raise StorageError(f"{location}: no file can be written there; write to a path or an object store")
-    _refuse_inside(location)
+    refuse_inside(location)
     is_there = locations.exists(location) if location.is_local else documents.find_object(location)
     if is_there and not overwrite:
         raise OutputExistsError(
@@ -142,7 +143,7 @@ def check_file(
     try_writing(location)
 
 
-def _refuse_inside(location: locations.Location) -> None:
+def refuse_inside(location: locations.Location) -> None:
     """Refuse an output whose folder is inside Zarr data, which would take it for a part of them."""
     for parent in Path(location.path).parents if location.is_local else ():
         above = locations.Location("file", str(parent))

@@ -2,9 +2,10 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -284,29 +285,52 @@ def create_output(
     Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if the
       place cannot be written or lies inside another dataset.
     """
-    location = locations.parse_location(url)
     sources = [locations.parse_location(source) for source in inputs]
-    output_places.check_output(location, overwrite=overwrite, inputs=sources)
-    attributes: dict[str, Any] = {documents.MANIFEST: {"state": "writing"}}
+    attributes: dict[str, Any] = {}
     if layout.column_names is not None:
         attributes["feature_names"] = list(layout.column_names)
-    staged = place if location.is_local else None
-    chosen = output_places.Place.choose(location, overwrite=overwrite, staged=staged)
+
+    def fill(group: zarr.Group) -> None:
+        for name, (base, more) in layout.parts.items():
+            shape, rows = (layout.n_samples, *more), layout.chunk_rows
+            create_array(group, name, shape=shape, dtype=base, chunk_rows=rows, marked=True)
+
+    make = partial(Output, layout=layout)
+    return begin(make, url, fill, attributes, inputs=sources, overwrite=overwrite, staged=place)
+
+
+def begin[O: StagedOutput](
+    make: Callable[..., O],
+    url: PathLike,
+    fill: Callable[[zarr.Group], None],
+    attributes: Mapping[str, Any],
+    *,
+    inputs: Sequence[locations.Location],
+    overwrite: bool,
+    staged: locations.Location | None,
+) -> O:
+    """Begin an output, or go on with the one that a stopped job left; see `create_output`.
+
+    `make`: takes a place, and whether it is begun.
+    `fill`: makes the arrays in the output's group.
+    """
+    location = locations.parse_location(url)
+    output_places.check_output(location, overwrite=overwrite, inputs=inputs)
+    staged = staged if location.is_local else None
+    place = output_places.Place.choose(location, overwrite=overwrite, staged=staged)
     if staged is not None:
-        begun = Output(chosen, layout, is_begun=True)
+        begun = make(place, is_begun=True)
         if begun.has_arrays():
             return begun
         output_places.discard(staged)
-    group = chosen.create_group(attributes)
+    group = place.create_group({**attributes, documents.MANIFEST: {"state": "writing"}})
     try:
         with locations.store_errors(f"{location} cannot be written"):
-            for name, (base, more) in layout.parts.items():
-                shape, rows = (layout.n_samples, *more), layout.chunk_rows
-                create_array(group, name, shape=shape, dtype=base, chunk_rows=rows, marked=True)
+            fill(group)
     except Exception:
-        chosen.discard()
+        place.discard()
         raise
-    return Output(chosen, layout)
+    return make(place)
 
 
 def _as_stored(values: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rff_dist import contexts, fields
 from rff_dist.engines.cluster import Cluster
+from rff_dist.errors import RFFDistError
 from rff_dist.workbench.cli import messages, settings
 from rff_dist.workbench.jobs.limits import Limits
 
@@ -41,6 +42,16 @@ def count_rows(label: str) -> Callable[[int, int | None], None]:
     """Return a function that shows how many rows are done, out of how many."""
     shown = _shown.get()
     return (lambda *_: None) if shown is None else partial(shown.count, label)
+
+
+@contextlib.contextmanager
+def after_job() -> Iterator[None]:
+    """Add to errors that the job itself was done before them."""
+    try:
+        yield
+    except RFFDistError as error:
+        error.add_note("the job is done, and its result is in its place")
+        raise
 
 
 @fields.group
@@ -78,7 +89,8 @@ class Passes:
             self.at_work("report")
             command = messages.this_command() if settings.is_program.get() else None
             about = page_of(result, job, times=self.clock.times, command=command)
-            html.write_page(about, page.report)
+            with after_job():
+                html.write_page(about, page.report)
 
     def at_work(self, part: str) -> None:
         """Show what the command is doing from now on, and count its time."""

@@ -117,7 +117,8 @@ def _train(job: specs.Train, passes: display.Passes, page: Page, plot: str | Non
         about = models.choice_facts(training.model)["kernel"] or ""
         figure = pictures.draw_choice(training.model, title=job.source.data, about=about, candidates=rows)
         if figure is not None:
-            pictures.save(figure, plot)
+            with display.after_job():
+                pictures.save(figure, plot)
     passes.write_page(page, training, job)
     return models.training_document(training, job, {"plot": plot, "report": page.report, **passes.facts()})
 
@@ -199,7 +200,8 @@ def cluster(
 
         seed, title = job.space.seed, job.source.data
         figure = pictures.draw_clustering(clustered.dataset, clustered.clusters, seed=seed, title=title)
-        pictures.save(figure, plot)
+        with display.after_job():
+            pictures.save(figure, plot)
     passes.write_page(page, clustered, job)
     return clustering_document(clustered, job, {"plot": plot, "report": page.report, **passes.facts()})
 

@@ -4,6 +4,7 @@ The steps: check the models → delete the rows in one new version → update ea
 had never been there → remove the earlier versions → list what still holds the rows.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +29,8 @@ from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import refresh, specs, steps, train, watching
 from rff_dist.workbench.tables import unlike
 from rff_dist.workbench.tables.corrections import read_rows_to_change
+
+logger = logging.getLogger(__name__)
 
 _LOOKED_AT = 1000  # names in a folder
 
@@ -243,7 +246,7 @@ def _holders_nearby(gone: Forgotten, nearby: Sequence[Nearby]) -> Iterator[Holde
         if version in readable:
             until = "`rff-dist update` subtracts the rows, as long as that version is there"
         yield Holder(redact(model.url), f"was trained on version {version}, {rows}", until)
-    for name in locations.list_names(folder := _folder_of(gone.location)):
+    for name in _names_in(folder := _folder_of(gone.location)):
         if name.startswith(".") and name.endswith(".ledger"):
             why = "a stopped job keeps sums here, perhaps of the rows"
             yield Holder(redact(folder.child(name).url), why, "the job is repeated, and ends")
@@ -256,7 +259,7 @@ def _models_in(data: locations.Location) -> Iterator[locations.Location]:
         inner: list[locations.Location] = []
         for folder in folders:
             # A folder may be someone's whole disk: looking at each name takes a request in an object store.
-            for name in locations.list_names(folder)[:_LOOKED_AT]:
+            for name in _names_in(folder):
                 place = folder.child(name)
                 if name.startswith(".") or (place.is_local and not os.path.isdir(place.path)):
                     continue
@@ -265,6 +268,15 @@ def _models_in(data: locations.Location) -> Iterator[locations.Location]:
                 elif depth == 0 and not any(locations.holds(place, file) for file in locations.DATASET_FILES):
                     inner.append(place)
         folders = inner
+
+
+def _names_in(folder: locations.Location) -> list[str]:
+    """Return what is in a folder; nothing, with a warning, if it may not be looked at."""
+    try:
+        return locations.list_names(folder)[:_LOOKED_AT]
+    except StorageError as error:
+        logger.warning("models are not looked for there: %s", error)
+        return []
 
 
 def _folder_of(location: locations.Location) -> locations.Location:

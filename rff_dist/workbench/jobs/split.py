@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist import fields
 from rff_dist.data import row_batches
 from rff_dist.data import sources as row_sources
-from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import appending, datasets, documents, groups, locations, output_places, writing
 from rff_dist.storage.arrays import Header
@@ -22,9 +23,6 @@ from rff_dist.workbench.tables.rows import Holdout
 
 _log = logging.getLogger(__name__)
 _ROWS = 2**16
-
-type _IsTest = Callable[[Mapping[str, np.ndarray], int], np.ndarray]
-type _Read = Callable[[list[str]], Iterator[dict[str, np.ndarray]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +42,41 @@ def split(job: specs.Split) -> Parts:
     Raises StorageError if there is no dataset; OutputExistsError if an output is there and `overwrite` is
       False; InvalidParameterError if there are no such groups or columns; DataError if a part has no row.
     """
-    urls = {False: places.part_url(job.data, "train"), True: places.part_url(job.data, "test")}
     inputs = [locations.parse_location(job.data)]
-    outputs = {wanted: locations.parse_location(url) for wanted, url in urls.items()}
+    urls = {part: places.part_url(job.data, part) for part in ("test", "train")}
+    outputs = {part: locations.parse_location(url) for part, url in urls.items()}
     for output in outputs.values():
         marker = locations.DATASET_FILES
         output_places.check_output(output, overwrite=job.overwrite, inputs=inputs, marker=marker)
     # Both parts are made from one version, whatever is committed meanwhile.
     version = groups.find_group(job.data, job.version).version
     attributes, stored = datasets.list_arrays(job.data, version)
-    arrays = {name: header for name, header in stored.items() if name in appending.ROLES}
+    arrays = [name for name in appending.ROLES if name in stored]
     if "X" not in arrays:
         raise StorageError(f"{redact(job.data)} has no array 'X'; expected a dataset")
     _warn(job, attributes, stored)
-    read = partial(datasets.read_arrays, job.data, n_rows=_ROWS, version=version)
-    is_test = _rule(job, attributes, arrays, read)
     # All attributes but what holds of the whole dataset only: its manifest, and the files it was made from.
     of_all = (documents.MANIFEST, row_sources.SOURCES, PARTS)
     kept = {key: value for key, value in attributes.items() if key not in of_all}
     names = kept.pop("feature_names", None), kept.pop("target_names", None)
-    how, lengths = writing.Writing(overwrite=job.overwrite, versioned=version is not None), {}
     time = None
     if job.time is not None:  # kept, so that models are chosen by folds of time too
+        fields.check_names([job.time], names[0] or (), what="column of X")
         kept[TIME_COLUMN], time = job.time, names[0].index(job.time)
-    for wanted in (True, False):
-        rows = _rows(job.data, read(list(arrays)), is_test, wanted, time)
-        written = writing.write_batches(
-            outputs[wanted], rows, n_samples=None, names=names, attributes=kept, how=how, inputs=inputs
+    read = partial(datasets.read_arrays, job.data, n_rows=_ROWS, version=version)
+    is_test = _choose(job, stored, time, read)
+    if is_test.all() or not is_test.any():
+        raise DataError(
+            f"one part of {redact(job.data)} has no row; expected some in both. Give another share to test on"
         )
-        lengths[wanted] = written.n_samples
-    return Parts(urls[False], lengths[False], urls[True], lengths[True])
+    how, lengths = writing.Writing(overwrite=job.overwrite, versioned=version is not None), {}
+    for part, output in outputs.items():
+        rows = _rows(read(arrays), is_test == (part == "test"), time)
+        written = writing.write_batches(
+            output, rows, n_samples=None, names=names, attributes=kept, how=how, inputs=inputs
+        )
+        lengths[part] = written.n_samples
+    return Parts(urls["train"], lengths["train"], urls["test"], lengths["test"])
 
 
 def _warn(job: specs.Split, attributes: Mapping[str, Any], stored: Mapping[str, Header]) -> None:
@@ -99,50 +102,33 @@ def _warn(job: specs.Split, attributes: Mapping[str, Any], stored: Mapping[str, 
         )
 
 
+def _choose(
+    job: specs.Split,
+    stored: Mapping[str, Header],
+    time: int | None,
+    read: Callable[[list[str]], Iterator[dict[str, np.ndarray]]],
+) -> np.ndarray:
+    """Return for each row whether it is to test on; `time` is the column of X that orders them, if any."""
+    numbers = np.arange(stored["X"].shape[0])
+    holdout = Holdout(job.holdout, job.seed, job.time or "the number of a row")
+    if job.by == "time":
+        values = numbers if time is None else np.concatenate([part["X"][:, time] for part in read(["X"])])
+        return np.asarray(values >= holdout.start(values))
+    if job.by == "group":
+        fields.check_names([job.groups], stored, what="array")
+    key = job.groups if job.by == "group" else ID
+    if key not in stored:
+        return holdout.holds(numbers)
+    return np.concatenate([holdout.holds(part[key]) for part in read([key])])
+
+
 def _rows(
-    url: str, parts: Iterator[dict[str, np.ndarray]], is_test: _IsTest, wanted: bool, time: int | None
+    parts: Iterator[dict[str, np.ndarray]], wanted: np.ndarray, time: int | None
 ) -> Iterator[row_batches.RowBatch]:
-    """Yield the rows of one part; `time` is the column of X that orders them, if they are split by one."""
-    start, n_rows = 0, 0
+    start = 0
     for part in parts:
         if time is not None:
             part[row_batches.TIME] = part["X"][:, time]
-        rows = np.flatnonzero(is_test(part, start) == wanted)
+        rows = wanted[start : start + len(part["X"])]
         start += len(part["X"])
-        n_rows += len(rows)
         yield tuple(part[name][rows] if name in part else None for name in appending.ROLES)
-    if not n_rows:
-        raise DataError(
-            f"one part of {redact(url)} has no row; expected some in both. Give another share to test on"
-        )
-
-
-def _rule(
-    job: specs.Split, attributes: Mapping[str, Any], arrays: Mapping[str, Header], read: _Read
-) -> _IsTest:
-    """Return the function that says which rows are to test on."""
-    holdout = Holdout(job.holdout, job.seed)
-    if job.by == "group":
-        if job.groups not in arrays:
-            raise InvalidParameterError(
-                f"`groups`: {redact(job.data)} has no array {job.groups!r}; it has "
-                f"{tables.listed(list(arrays))}. Name its column when the table is ingested"
-            )
-        return lambda part, _: holdout.holds(part[job.groups])
-    if job.by == "time" and job.time is None:
-        n_samples = arrays["X"].shape[0]
-        n_train = n_samples - round(n_samples * job.holdout)
-        return lambda part, start: np.arange(start, start + len(part["X"])) >= n_train
-    if job.time is not None:
-        names = list(attributes.get("feature_names") or [])
-        if job.time not in names:
-            raise InvalidParameterError(
-                f"`time`: {redact(job.data)} has no column {job.time!r}; it has {tables.listed(names)}"
-            )
-        at = names.index(job.time)
-        values = [part["X"][:, at] for part in read(["X"])]
-        first = Holdout(job.holdout, by=job.time).start(np.concatenate(values))
-        return lambda part, _: np.asarray(part["X"][:, at] >= first)
-    if ID in arrays:
-        return lambda part, _: holdout.holds(part[ID])
-    return lambda part, start: holdout.holds(np.arange(start, start + len(part["X"])))

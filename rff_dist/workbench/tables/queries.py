@@ -220,11 +220,14 @@ def _read_url(query: Query) -> Any:
             f"to its URL, such as sqlite:///file.db or postgresql://user:password@host/name"
         )
     try:
-        return sqlalchemy.make_url(text)
+        url = sqlalchemy.make_url(text)
+        if "@" in (url.host or ""):  # the end of a password, which drivers would show as a host
+            raise ValueError
+        return url
     except Exception:
         raise InvalidParameterError(
             "the database's URL cannot be read (it is not shown, since it may hold a password); expected one "
-            "such as sqlite:///file.db or postgresql://user:password@host/name"
+            "such as sqlite:///file.db or postgresql://user:password@host/name, with '@' in a password as %40"
         ) from None
 
 

@@ -10,7 +10,6 @@ from rff_dist.workbench.jobs import split as module
 from rff_dist.workbench.jobs.specs import Split
 from tests.command_line import document, refusal
 from tests.seen import seen
-from tests.tables import ingest
 
 N = 2000
 
@@ -65,16 +64,6 @@ def test_the_last_rows_are_tested_on(data, tmp_path, time, column):
     train, test = rows_of(tmp_path, "train"), rows_of(tmp_path, "test")
     assert (len(train), len(test)) == (1800, 200)
     assert train[:, column].max() < test[:, column].min()
-
-
-def test_rows_of_one_id_stay_together(tmp_path):
-    lines = ["id,x,y", *(f"k{i % 100},{i},{i}" for i in range(1000))]
-    (tmp_path / "t.csv").write_text("\n".join(lines))
-    ingest(tmp_path / "t.csv", tmp_path / "d.zarr", target="y", id="id")
-    document("split", tmp_path / "d.zarr")
-    train, test = values_in_parts(tmp_path, "id")
-    assert not train & test
-    assert len(train) + len(test) == 100
 
 
 ROWS = np.arange(100.0)[:, np.newaxis], np.arange(100.0)
