@@ -32,7 +32,7 @@ _READERS = 4  # pieces that are read at once when cells are counted
 _SAMPLED = 8  # pieces whose values enter the fingerprint
 TIME_PARTS = ("days", "sin", "cos")  # since 1970; of the day of the year
 # Attributes of values that mean a missing cell: CF's, and those of programs that handle maps.
-MARKS = re.compile("_?(fill|missing|no_?data)(_?val(ue)?s?)?", re.IGNORECASE)
+MARKS = re.compile("_?fill_?value|missing_?value|no_?data(_?val(ue)?s?)?", re.IGNORECASE)
 # What describes a coordinate reference system. Well-known text ends in its number, if it has one.
 _SYSTEM = re.compile(
     "crs_wkt|spatial_ref|grid_mapping_name|standard_parallel|.*_(meridian|projection_origin)"

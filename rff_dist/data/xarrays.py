@@ -146,8 +146,8 @@ def facts_of(name: str, array: Any) -> dict[str, Any]:
     """Return what a `grids.Variable` says of a DataArray or Variable; raises DataError without numbers."""
     if array.dtype.kind not in "biufM":
         raise DataError(
-            f"{name!r} has dtype {array.dtype}; expected numbers or times. Convert it first, times of "
-            "another calendar with xarray's `convert_calendar`"
+            f"{name!r} has dtype {array.dtype}; expected numbers or times. Convert it first: labels "
+            "to whole numbers, times of another calendar with xarray's `convert_calendar`"
         )
     is_time = array.dtype.kind == "M"
     return {
@@ -165,13 +165,14 @@ def _xarray_variable(name: str, array: Any) -> XarrayVariable:
     if array.chunks is not None:
         stored = [lengths[0] for lengths in array.chunks]
     # What xarray masked itself is no longer among the attributes. Marks are stored values.
-    fill = array.encoding.get("fill_value")
-    plain = grids.marks_of(array.attrs, array.dtype)
-    marks = grids.marks_of(array.attrs, array.dtype, *([fill] if fill else []))
-    is_doubtful = len(marks) > len(plain)
-    marks *= array.encoding.get("scale_factor", 1)
-    marks += array.encoding.get("add_offset", 0)
+    fill = array.encoding.get("fill_value") or None
+    if any(np.any(array.encoding.get(key) == fill) for key in ("_FillValue", "missing_value")):
+        fill = None
+    marks = grids.marks_of(array.attrs, array.dtype, fill)
+    is_doubtful = len(marks) > len(grids.marks_of(array.attrs, array.dtype))
     if marks.size:
+        marks *= array.encoding.get("scale_factor", 1)
+        marks += array.encoding.get("add_offset", 0)
         facts |= {"dtype": np.result_type(array.dtype, np.float32), "may_miss": True}
     return XarrayVariable(
         **facts,

@@ -147,7 +147,7 @@ def _decoded(
     plain = grids.marks_of(attributes, header.dtype)
     # In format 2 the fill value is CF's, for xarray too. In format 3 there must be one, by default 0.
     means_missing = fill is not None and (header.zarr_format == 2 or fill != 0)
-    marks = grids.marks_of(attributes, header.dtype, *([fill] if means_missing else []))
+    marks = grids.marks_of(attributes, header.dtype, fill if means_missing else None)
     is_doubtful = len(marks) > len(plain) and (header.zarr_format == 3 or fill == 0)
     if fill is not None and (fill != fill or fill in marks):
         array = arrays.require_chunks(array, "fill")
@@ -155,8 +155,6 @@ def _decoded(
     known: dict[str, Any] = {
         key: value for key, value in attributes.items() if not grids.MARKS.fullmatch(key)
     }
-    for key in {"scale_factor", "add_offset"} & known.keys():
-        known[key] = float(np.ravel(known[key])[0])
     sign = {"true": "u", "false": "i"}.get(str(known.get("_Unsigned")))
     if sign and marks.dtype.kind in "iu":
         unpacked = np.dtype(f"{sign}{marks.itemsize}")
@@ -164,12 +162,14 @@ def _decoded(
     if marks.size:
         known["missing_value"] = marks
     cells = LazilyIndexedArray(ZarrArrayWrapper(array))  # type: ignore[no-untyped-call]
-    stored = xarray.Variable(dims, cells, known)
     try:
+        for key in {"scale_factor", "add_offset"} & known.keys():
+            known[key] = float(np.ravel(known[key])[0])
+        stored = xarray.Variable(dims, cells, known)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", xarray.SerializationWarning)  # of several marks
             decoded = xarray.conventions.decode_cf_variable(name, stored, decode_timedelta=False)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         why = "; ".join(locations.explain(one) for one in (error, error.__cause__) if one is not None)
         raise DataError(
             f"{name!r} cannot be decoded: {why}. Convert it first, times of another "

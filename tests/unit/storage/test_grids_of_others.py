@@ -124,7 +124,8 @@ def test_marked_cells_are_neither_trained_on_nor_predicted(tmp_path, caplog, exp
 
 
 def test_zeros_are_values_unless_something_marks_them(tmp_path):
-    zeros = {"a": ({}, np.where(SEA, 0, A)), "marked": ({"nodata": 0}, np.where(SEA, 0, A))}
+    counts = {"missing": 0, "missing_values": 0, "fill": 0}
+    zeros = {"a": (counts, np.where(SEA, 0, A)), "marked": ({"nodata": 0}, np.where(SEA, 0, A))}
     place = write(tmp_path / "grid", zeros)
     assert open_dataset(place, x=["a"], y=None).n_samples == SEA.size
     assert open_dataset(place, x=["marked"], y=None).n_samples == (~SEA).sum()
