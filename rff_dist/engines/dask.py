@@ -53,7 +53,7 @@ from rff_dist.engines import (
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.partitions import PartitionTasks
 from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
-from rff_dist.errors import ClusterLostError, InvalidParameterError, StorageError
+from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.lazy import require
 from rff_dist.typing import PathLike
 
@@ -144,7 +144,7 @@ class DaskEngine(Engine):
             n_workers=n_workers, min_workers=min_workers, n_threads=threads_per_worker, memory=memory_limit
         )
         self.observers = tuple(observers)
-        self._topic = f"{worker.TOPIC}{uuid.uuid4().hex}"
+        self._topic = f"rff_dist-{uuid.uuid4().hex}"
         self._cluster: Any | None = None
         self._passes: dict[str, dask_pass.Pass] = {}
         self._owns_client = client is None
@@ -174,7 +174,6 @@ class DaskEngine(Engine):
         self._client = client
         self._joined = dask_workers.Workers(client, patience=self._patience)
         client.subscribe_topic(self._topic, self._note)
-        _export_metrics(client, self._joined)
 
     @property
     def _workers(self) -> dask_workers.Workers:
@@ -296,9 +295,8 @@ class DaskEngine(Engine):
         self._check_persisted(source)
         shared = state.state if isinstance(state, Broadcast) else state
         kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
-        row_bytes = protocol.bytes_per_row(function)
         about = partial(protocol.describe_pass, function, shared)
-        task = worker.PassTask(compute, combine, self._topic, number, label, row_bytes, kept)
+        task = worker.PassTask(compute, combine, self._topic, number, label, kept)
         # Here, so that what cannot travel is refused before the pass is announced.
         pickled = worker.pickle_value(task, "function")
         with (
@@ -369,10 +367,9 @@ class DaskEngine(Engine):
             return self._client.submit(make, *parts, key=f"{name}-{uuid.uuid4().hex}", **where)
 
     def _note(self, event: tuple[float, tuple[Any, ...]]) -> None:
-        number, *rest = event[1]  # retries are told as (label, n_blocks), which finds no pass
+        number, address, timings = event[1]
         if (running := self._passes.get(number)) is not None:
-            _, address, timings, _ = rest
-            running.note(address, [(position, *seconds) for position, _, *seconds in timings])
+            running.note(address, timings)
 
     def _check_reach(self, function: object) -> None:
         """Raise StorageError if data or output are in this process's memory, out of the workers' reach."""
@@ -396,17 +393,6 @@ class DaskEngine(Engine):
                 f"one at {self.address}; leave `engine` out, or give DaskEngine(client=…) with the client of "
                 "the data"
             )
-
-
-def _export_metrics(client: distributed.Client, workers: dask_workers.Workers) -> None:
-    try:
-        workers.ask(lambda: client.register_plugin(worker.CountBlocks()))
-    except ClusterLostError:
-        raise
-    except Exception as error:
-        # Passes do without metrics: a scheduler may lack the packages, or refuse what is pickled.
-        why = f"{type(error).__name__}: {error}"
-        logger.info("the scheduler at %s exports no metrics of rff_dist: %s", workers.address, why)
 
 
 def _check_everywhere(

@@ -249,7 +249,7 @@ def start_cluster(
                 # None would mean port 8787, and a warning where that is taken.
                 dashboard_address="127.0.0.1:0",
                 worker_dashboard_address=None,
-                # Bokeh's pages, where it is installed, take a second and 20 MiB; /metrics stays.
+                # Bokeh's pages, where it is installed, take a second and 20 MiB; Dask's /metrics stays.
                 scheduler_kwargs={"dashboard": False},
                 # Whoever connects can run code, and loopback is open to all users of a machine. The temporary
                 # certificates are in memory only, and cost 0.08 s at the start and 1.3 % of a pass.

@@ -433,10 +433,8 @@ class Pass:
                 self._give_again(chain.shares)
 
     def _give_again(self, shares: Sequence[_Share], *, n_deaths: int = 0) -> None:
-        client, task = self._tasks.client, self._tasks.task
         for share in shares:
             total_deaths, positions = share.n_deaths + n_deaths, share.positions
-            client.log_event(task.topic, (task.label, len(positions)))
             tracing.tell("given out again", blocks=len(positions))
             # A run of several blocks is cut first, until the block that kills workers is alone.
             if total_deaths > _allowed_deaths() and len(positions) == 1:

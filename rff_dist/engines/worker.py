@@ -22,7 +22,7 @@ from distributed.utils_comm import gather_from_workers
 
 from rff_dist import errors
 from rff_dist.data.blocks import Block, BlockTask, Rows
-from rff_dist.engines import prometheus, protocol, resuming, serial, tracing
+from rff_dist.engines import protocol, resuming, serial, tracing
 from rff_dist.engines.partitions import Partitions
 from rff_dist.numerics import machine
 
@@ -110,7 +110,6 @@ class PassTask:
     topic: str
     number: str
     label: str
-    bytes_per_row: int
     kept: resuming.KeptPass | None = None
     trace: tracing.Parent | None = None
 
@@ -135,38 +134,10 @@ class SayOnce(distributed.WorkerPlugin):
 _OF_A_LOST_SCHEDULER = ("Failed to communicate with scheduler", "Failed to log closing event")
 
 
-class CountBlocks(distributed.SchedulerPlugin):
-    """Count blocks for Prometheus where the scheduler runs; it needs rff_dist there."""
-
-    name = "rff_dist-metrics"
-    idempotent = True  # a client that comes later leaves the plugin, and its counts, in place
-    _counters: prometheus.PassCounters | None = None
-
-    async def start(self, scheduler: distributed.Scheduler) -> None:
-        try:
-            self._counters = prometheus.pass_counters()
-        except errors.MissingDependencyError as error:
-            logger.warning("%s", error)
-
-    def log_event(self, topic: str, msg: Any) -> None:
-        if not topic.startswith(TOPIC) or self._counters is None:
-            return
-        if len(msg) == 2:
-            label, n_blocks = msg
-            self._counters.count(label, retries=n_blocks)
-            return
-        number, label, _, timings, row_bytes = msg
-        for position, n_samples, seconds, _ in timings:
-            n_bytes = n_samples * row_bytes
-            self._counters.count_block(
-                label, number, position, n_samples=n_samples, n_bytes=n_bytes, seconds=seconds
-            )
-
-
 #: Seconds within which a worker must answer who fetches a total from it.
 REACH_S = 3.0
-# The topics of events begin with TOPIC. A worker tells of the blocks that it has done every TELL_S at most.
-TOPIC, TELL_S = "rff_dist-", 0.5
+#: A worker tells of the blocks that it has done every so many seconds at most.
+TELL_S = 0.5
 
 
 def _is_said_here_only(record: logging.LogRecord) -> bool:
@@ -238,12 +209,12 @@ class _Report:
         self._job, self._worker = job, worker
         self.key = cast("tuple[str, int]", worker.get_current_task())
         self._positions = itertools.count(first)
-        self._timings: list[tuple[int, int, float, float]] = []
+        self._timings: list[tuple[int, float, float]] = []
         self._told_at = time.monotonic()
 
     def done(self, block: Block, seconds: float, waited: float) -> None:
         """Take in a block that is done; raise _UnwantedError if no one waits for the run any more."""
-        self._timings.append((next(self._positions), block.n_samples, seconds, waited))
+        self._timings.append((next(self._positions), seconds, waited))
         if time.monotonic() - self._told_at > TELL_S:
             self.tell()
         if _is_unwanted(self._worker, self.key):
@@ -253,8 +224,7 @@ class _Report:
         """Tell of the blocks since the last time."""
         job, timings, self._timings = self._job, self._timings, []
         # This goes out before the end of the task, on the same stream, so the client knows it by then.
-        event = (job.number, job.label, self._worker.address, timings, job.bytes_per_row)
-        self._worker.log_event(job.topic, event)
+        self._worker.log_event(job.topic, (job.number, self._worker.address, timings))
         self._told_at = time.monotonic()
 
 

@@ -2,12 +2,10 @@ import asyncio
 import gc
 import operator
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,9 @@ import psutil
 import pytest
 
 from benchmarks.measure import PassTimings
-from rff_dist import DaskEngine, open_dataset, write_dataset
-from rff_dist.data.blocks import Block, BlockTask, cut_blocks
+from rff_dist import DaskEngine
+from rff_dist.data.blocks import Block
 from rff_dist.engines import dask_pass, dask_workers
-from rff_dist.engines import worker as dask_tasks
 from rff_dist.engines.progress import BlockDone, Event
 from rff_dist.engines.protocol import state_digests
 from rff_dist.engines.worker import TotalLostError
@@ -407,76 +404,6 @@ def test_other_versions_on_workers_are_refused_with_a_table(embedded, monkeypatc
         ClusterError, match=r"(?s)other versions.*where[ |]+python .*numpy.*client .*1\.0.*tls://"
     ):
         engine.map_reduce(slow_power, BLOCKS, None, combine=operator.add)
-
-
-# -- metrics -------------------------------------------------------------------------------------------
-
-
-def metrics_of(engine: DaskEngine, label: str) -> dict[str, float]:
-    """Fetch the scheduler's page for Prometheus, and return what it counts of passes of this name."""
-    page = engine.client.dashboard_link.replace("/status", "/metrics")
-    text = urllib.request.urlopen(page, timeout=30).read().decode()
-    found = re.findall(rf'^rff_dist_(\w+)_total{{pass="{label}"}} (\S+)$', text, re.MULTILINE)
-    return {name: float(value) for name, value in found}
-
-
-def test_the_schedulers_page_for_prometheus_counts_what_a_pass_did(embedded, tmp_path):
-    engine = scaled(embedded, 1)
-    timings = PassTimings()
-    engine.observers = (timings,)
-    write_dataset(tmp_path / "data.zarr", np.zeros((100, 3), np.float32), np.zeros(100), chunk_rows=10)
-    task = BlockTask(open_dataset(tmp_path / "data.zarr"), lambda rows, _: len(rows.X))
-    blocks = cut_blocks(100, 10, rows_per_block=20)
-    for n_passes in (1, 2):
-        assert engine.map_reduce(task, blocks, None, combine=operator.add, label="count-some") == 100
-        found = metrics_of(engine, "count-some")
-        assert found.pop("seconds") == pytest.approx(sum(done.seconds for done in timings.blocks))
-        # Three columns of float32 and a target of float64.
-        assert found == {
-            "blocks": 5 * n_passes,
-            "rows": 100 * n_passes,
-            "bytes": 100 * (3 * 4 + 8) * n_passes,
-            "retries": 0,
-        }
-
-
-@pytest.mark.slow
-@pytest.mark.faults("F1", "F7")
-def test_a_block_whose_worker_died_counts_once_and_its_retry_too(embedded, tmp_path):
-    engine = scaled(embedded, 1)
-
-    def die_once(block: Block, _: object) -> int:
-        if block.index == 3 and not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
-            os._exit(1)
-        return 1
-
-    assert engine.map_reduce(die_once, unit_blocks(8), None, combine=operator.add, label="die once") == 8
-    found = metrics_of(engine, "die once")
-    assert (found["blocks"], found["rows"]) == (8, 8)
-    # The block that died, and at most all that the worker held and was given.
-    assert 1 <= found["retries"] <= 8
-
-
-def without_prometheus(*_: object) -> None:
-    raise MissingDependencyError("metrics need the package prometheus_client")
-
-
-@pytest.mark.parametrize(
-    ("name", "fails", "said"),
-    [
-        ("rff_dist.engines.prometheus.pass_counters", without_prometheus, "the package prometheus_client"),
-        # as where rff_dist cannot be imported
-        ("distributed.Client.register_plugin", lambda *_: 1 / 0, "no metrics of rff_dist: ZeroDivisionError"),
-    ],
-)
-def test_an_engine_works_where_the_scheduler_cannot_count(embedded, monkeypatch, caplog, name, fails, said):
-    engine = scaled(embedded, 1)
-    engine.client.unregister_scheduler_plugin(dask_tasks.CountBlocks.name)
-    monkeypatch.setattr(name, fails)
-    with caplog.at_level("INFO", "rff_dist"), DaskEngine(client=engine.client) as another:
-        assert another.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
-    assert said in caplog.text
 
 
 # -- performance reports -------------------------------------------------------------------------------
