@@ -4,7 +4,6 @@
 serial             in this process, without Dask
 embedded           processes of this machine, which start and end with the engine; data of a single block
                    are worked on in this process, unless workers or memory are asked for
-adaptive           the same; there are as many as there are blocks to work on, between two numbers
 address            a scheduler that exists: tcp://127.0.0.1:8786, tls://host:8786
 scheduler file     the JSON file that `dask scheduler --scheduler-file` writes, on a shared disk
 requested          a cluster that a Dask Gateway or a class such as KubeCluster starts for the job, and ends
@@ -37,7 +36,7 @@ TLS_VARIABLES = ("RFF_DIST_TLS_CA", "RFF_DIST_TLS_CERT", "RFF_DIST_TLS_KEY")
 #: threads need less memory than many with one thread, and are as fast.
 THREADS_PER_WORKER = 4
 #: Members of a `Cluster` that ask for processes other than this one.
-_OTHER_PROCESSES = ("scheduler", "cluster", "n_workers", "min_workers", "memory")
+_OTHER_PROCESSES = ("scheduler", "cluster", "n_workers", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +99,8 @@ class Cluster:
         "the number of CPUs, or the cluster, decides."
     )
     min_workers: fields.Count | None = fields.optional(
-        "Smallest number of those processes: the cluster grows and shrinks between this and `n_workers` with "
-        "the work. By default it always has `n_workers`."
+        "Smallest number of workers of the cluster that `cluster` requests: it grows and shrinks between "
+        "this and `n_workers` with the work. By default it always has `n_workers`."
     )
     n_threads: fields.Count | None = fields.optional(
         "Number of threads of each process. By default the number of CPUs decides."
@@ -121,15 +120,15 @@ class Cluster:
         for name in ("n_workers", "min_workers", "n_threads"):
             if (count := getattr(self, name)) is not None:
                 checks.check_count(count, name)
-        sizes = self._given("n_workers", "min_workers", "n_threads", "memory")
+        sizes = self._given("n_workers", "n_threads", "memory")
         if self.cluster is not None and (others := self._given("scheduler", "n_threads", "memory")):
             raise InvalidParameterError(
                 f"`{others[0]}` is given, but `cluster` is {self.cluster!r}, whose arguments say what it is; "
                 "leave one of them out, or give `cluster_config`"
             )
-        if self.cluster_config is not None and self.cluster is None:
+        if self.cluster is None and (without := self._given("cluster_config", "min_workers")):
             raise InvalidParameterError(
-                "`cluster_config` has arguments of a cluster, but there is none; give `cluster` too"
+                f"`{without[0]}` is of a cluster that is requested, but none is; give `cluster` too"
             )
         if self.scheduler is not None and sizes:
             raise InvalidParameterError(
@@ -140,11 +139,10 @@ class Cluster:
             raise InvalidParameterError(
                 f"`serial` runs in this process, without `{others[0]}`; leave one of them out"
             )
-        most = 0 if self.cluster is not None and self.n_workers is None else self.size()[0]
-        if self.min_workers is not None and self.min_workers > most:
+        if self.min_workers is not None and self.min_workers > (self.n_workers or 0):
             raise InvalidParameterError(
-                f"`min_workers` is {self.min_workers}, but there are at most {most}; "
-                "give a larger `n_workers`"
+                f"`min_workers` is {self.min_workers}, but `n_workers` is {self.n_workers}; give a larger "
+                "`n_workers`"
             )
 
     def _given(self, *names: str) -> list[str]:
@@ -152,14 +150,14 @@ class Cluster:
 
     @property
     def kind(self) -> str:
-        """One of "serial", "embedded", "adaptive", "address", "scheduler file" and "requested"."""
+        """One of "serial", "embedded", "address", "scheduler file" and "requested"."""
         if self.serial:
             return "serial"
         if self.cluster is not None:
             return "requested"
         if self.scheduler is not None:
             return "scheduler file" if self.scheduler.endswith(".json") else "address"
-        return "embedded" if self.min_workers is None else "adaptive"
+        return "embedded"
 
     @property
     def elsewhere(self) -> bool:

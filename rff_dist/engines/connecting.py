@@ -49,12 +49,8 @@ def open_engine(cluster: Cluster | None = None, *, observers: progress.Observers
     from rff_dist.engines.dask import DaskEngine
 
     if cluster.cluster is not None:
-        made = dask_cluster.request_cluster(cluster)
-        try:
-            return DaskEngine(cluster=made, observers=observers, patience=dask_cluster.REQUEST_S)
-        except BaseException:
-            made.close()
-            raise
+        requested = dask_cluster.request_cluster(cluster)
+        return DaskEngine(cluster=requested, observers=observers, patience=dask_cluster.REQUEST_S)
     security = None
     if cluster.tls is not None:
         cluster.tls.check()
@@ -63,7 +59,6 @@ def open_engine(cluster: Cluster | None = None, *, observers: progress.Observers
         workers, threads = cluster.size()
         return DaskEngine(
             n_workers=workers,
-            min_workers=cluster.min_workers,
             threads_per_worker=threads,
             memory_limit=cluster.memory,
             security=security,
@@ -75,7 +70,11 @@ def open_engine(cluster: Cluster | None = None, *, observers: progress.Observers
     if not address.startswith(("tls://", "wss://")):
         security = None  # The address asks for no TLS; beyond this machine the engine refuses that.
     engine = DaskEngine(address, insecure=cluster.insecure, security=security, observers=observers)
-    _advise(engine)
+    try:
+        _advise(engine)
+    except BaseException:
+        engine.close()
+        raise
     return engine
 
 

@@ -87,9 +87,6 @@ class DaskEngine(Engine):
         With a scheduler and workers, such as a KubeCluster; it ends with the engine.
     n_workers, threads_per_worker : int, optional
         Size of the embedded cluster; all CPUs are used by default.
-    min_workers : int, optional
-        Makes the embedded cluster adaptive: it has as many workers as there are blocks to work on, from
-        `min_workers` to `n_workers`. Workers without work for 30 s stop.
     memory_limit : int or str, optional
         Bytes ("4 GiB") per worker of the embedded cluster; equal shares of the memory by default.
     observers : iterable of callables
@@ -125,7 +122,6 @@ class DaskEngine(Engine):
         client: distributed.Client | None = None,
         cluster: Any | None = None,
         n_workers: int | None = None,
-        min_workers: int | None = None,
         threads_per_worker: int | None = None,
         memory_limit: int | str | None = None,
         observers: progress.Observers = (),
@@ -135,14 +131,11 @@ class DaskEngine(Engine):
     ) -> None:
         size = {
             "n_workers": n_workers,
-            "min_workers": min_workers,
             "threads_per_worker": threads_per_worker,
             "memory_limit": memory_limit,
         }
         dask_cluster.check_parameters(scheduler, client, size=size, security=security)
-        own = Cluster(
-            n_workers=n_workers, min_workers=min_workers, n_threads=threads_per_worker, memory=memory_limit
-        )
+        own = Cluster(n_workers=n_workers, n_threads=threads_per_worker, memory=memory_limit)
         self.observers = tuple(observers)
         self._topic = f"rff_dist-{uuid.uuid4().hex}"
         self._cluster: Any | None = None
@@ -151,24 +144,25 @@ class DaskEngine(Engine):
         self._patience = patience
         #: Connects again to a scheduler given by address; None for other clusters.
         self._dial: Callable[[], distributed.Client] | None = None
-        if client is not None:
-            dask_collections.check_client(client)
+        # What was begun ends again if the rest of the start fails or is interrupted.
+        with contextlib.ExitStack() as begun:
+            if client is not None:
+                dask_collections.check_client(client)
+            elif scheduler is not None:
+                address = dask_cluster.checked_address(scheduler, insecure=insecure)
+                self._dial = partial(dask_cluster.connect, address, security)
+                client = begun.enter_context(self._dial())
+            else:
+                if cluster is None:
+                    cluster = dask_cluster.start_cluster(own, security=security)
+                self._cluster = cluster
+                begun.callback(self._cluster.close)
+                options = {"set_as_default": False, "timeout": dask_cluster.CONNECT_S}
+                client = begun.enter_context(distributed.Client(self._cluster, **options))
             self._join(client)
-        elif scheduler is not None:
-            address = dask_cluster.checked_address(scheduler, insecure=insecure)
-            self._dial = partial(dask_cluster.connect, address, security)
-            self._join(self._dial())
-        else:
-            if cluster is None:
-                cluster = dask_cluster.start_cluster(
-                    own,
-                    security=security,
-                    n_wanted=lambda: sum(running.n_left for running in tuple(self._passes.values())),
-                )
-            self._cluster = cluster
-            client = distributed.Client(self._cluster, set_as_default=False, timeout=dask_cluster.CONNECT_S)
-            self._join(client)
-            self._workers.ask(lambda: self._client.register_plugin(worker.SayOnce()))
+            if self._cluster is not None:
+                self._workers.ask(lambda: self._client.register_plugin(worker.SayOnce()))
+            begun.pop_all()
 
     def _join(self, client: distributed.Client) -> None:
         self._client = client
@@ -219,7 +213,7 @@ class DaskEngine(Engine):
         Raises
         ------
         ClusterError
-            With a table, if a worker has other versions.
+            With a table, if all workers have other versions.
         """
         return self._workers.run(function)
 
@@ -229,7 +223,7 @@ class DaskEngine(Engine):
         Raises
         ------
         ClusterError
-            With a table, if a worker has other versions.
+            With a table, if all workers have other versions.
         """
         answers = self.ask_workers(dask_cluster.make_fact_reader())
         facts = self._workers.facts()
@@ -332,8 +326,8 @@ class DaskEngine(Engine):
 
     def close(self) -> None:
         self._dial = None
-        if self._client.status == "running":
-            self._client.unsubscribe_topic(self._topic)
+        if self._client.status == "running" and self._cluster is None:
+            self._joined.forget(self._topic)
         if self._owns_client:
             # A frozen scheduler does not answer the farewell.
             with contextlib.suppress(OSError):
@@ -356,15 +350,14 @@ class DaskEngine(Engine):
 
     def _send(self, name: str, make: Callable[..., worker.Parcel], *parts: Any) -> dask_pass.Future:
         """Make a value the result of a task, which the scheduler can run again, unlike a scatter."""
-        # Not on workers that are left out, from which others may not be able to fetch it.
-        fit = list(self._workers.current()) if self._workers.left_out else []
-        where: dict[str, Any] = {"workers": fit, "allow_other_workers": True} if fit else {}
         with (
             self._workers.errors(),
             # The value is inside the task on purpose.
             dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}),
         ):
-            return self._client.submit(make, *parts, key=f"{name}-{uuid.uuid4().hex}", **where)
+            return self._client.submit(
+                make, *parts, key=f"{name}-{uuid.uuid4().hex}", **self._workers.where()
+            )
 
     def _note(self, event: tuple[float, tuple[Any, ...]]) -> None:
         number, address, timings = event[1]

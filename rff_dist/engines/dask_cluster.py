@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import multiprocessing
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,8 +37,6 @@ from rff_dist.errors import (
 CONNECT_S = 6.0
 #: Seconds to wait for the first worker of a requested cluster: machines may have to start for it.
 REQUEST_S = 900.0
-#: Seconds without blocks after which an adaptive cluster stops workers.
-IDLE_S = 30.0
 #: How often a worker that dies while it starts is started again, and the seconds between.
 RESTARTS, RESTART_S = 20, 0.5
 #: Packages, besides Python itself, whose versions decide the bits.
@@ -179,21 +180,6 @@ def tls_security(files: TLSFiles) -> distributed.Security:
     return distributed.Security(tls_ca_file=files.ca, require_encryption=True, **pair)
 
 
-class _AsManyAsBlocks(distributed.Adaptive):
-    """Ask for one worker per block that is left.
-
-    Dask's own rule divides the waiting tasks by the workers' threads. But a block takes all threads of a
-    worker, and few blocks wait at the scheduler.
-    """
-
-    def __init__(self, cluster: Any, *, n_wanted: Callable[[], int], **options: Any) -> None:
-        self._n_wanted = n_wanted
-        super().__init__(cluster, **options)
-
-    async def target(self) -> int:
-        return self._n_wanted()
-
-
 class _PatientCluster(distributed.LocalCluster):
     """A local cluster that waits for workers which its nannies start again, however slowly."""
 
@@ -231,16 +217,15 @@ _WATCH_LESS = {
 }
 
 
-def start_cluster(
-    size: Cluster, *, security: distributed.Security | None, n_wanted: Callable[[], int]
-) -> distributed.LocalCluster:
+def start_cluster(size: Cluster, *, security: distributed.Security | None) -> distributed.LocalCluster:
     """Start an embedded cluster, or raise ClusterError."""
     n_workers, threads_per_worker = size.size()
-    cluster = None
+    # Made in two steps, because an interrupted one is to be closed.
+    cluster = _PatientCluster.__new__(_PatientCluster)
     try:
         with spare_children_ctrl_c(), dask.config.set(_WATCH_LESS):
-            cluster = _PatientCluster(
-                n_workers=size.min_workers or n_workers,
+            cluster.__init__(  # type: ignore[misc]
+                n_workers=n_workers,
                 threads_per_worker=threads_per_worker,
                 processes=True,
                 worker_class=_QuietNanny,
@@ -257,26 +242,41 @@ def start_cluster(
                 # Warnings tell of restarts and full memory, which a pass survives; errors are still logged.
                 silence_logs=logging.ERROR,
             )
-            if size.min_workers is not None:
-                cluster.adapt(
-                    Adaptive=_AsManyAsBlocks,
-                    n_wanted=n_wanted,
-                    minimum=size.min_workers,
-                    maximum=n_workers,
-                    interval="1s",
-                    wait_count=round(IDLE_S),  # looks, one a second, that find a worker without work
-                )
         return cluster
-    except KeyboardInterrupt:
-        if cluster is not None:
+    except BaseException as error:
+        if getattr(cluster, "status", None) in (distributed.Status.starting, distributed.Status.running):
+            cluster.sync(_close_begun, cluster)
             cluster.close()
-        raise
-    except Exception as error:
+        if not isinstance(error, Exception):
+            raise
         raise ClusterError(
             f"an embedded cluster of {n_workers} workers with {threads_per_worker} threads did not start: "
-            f'{type(error).__name__}: {error}; in a script, put the work under `if __name__ == "__main__":`, '
-            "because each worker imports the script"
+            f"{type(error).__name__}: {error}; {_start_advice()}"
         ) from error
+
+
+async def _close_begun(cluster: distributed.LocalCluster) -> None:
+    """Close the workers of a cluster whose start was interrupted, which it does not count as its own yet."""
+    await cluster._start()
+    for nanny in cluster._created:
+        await nanny.close()
+
+
+def _start_advice() -> str:
+    if multiprocessing.current_process().daemon:
+        return (
+            "this process is daemonic, like Dask's workers and those of pools, and may start no others. Work "
+            "in it (`serial`, or SerialEngine), or give the scheduler of a cluster"
+        )
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is not None and not os.path.exists(script):
+        return (
+            f"each worker imports the script, but {script} is no file. Save the script to a file, or work in "
+            "this process (`serial`, or SerialEngine)"
+        )
+    return (
+        'in a script, put the work under `if __name__ == "__main__":`, because each worker imports the script'
+    )
 
 
 def request_cluster(wanted: Cluster) -> Any:
@@ -370,16 +370,16 @@ def make_fact_reader() -> Callable[..., dict[str, Any]]:
     return facts
 
 
-def check_versions(client: Mapping[str, Any], workers: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise ClusterError with a table if any worker runs other versions than the client."""
+def compare_versions(
+    client: Mapping[str, Any], workers: Mapping[str, Mapping[str, Any]]
+) -> tuple[set[str], str]:
+    """Return the workers that run other versions than the client, and a message with a table of them."""
     names = ("python", *SAME_PACKAGES)
     machines = (client, *workers.values())
     here, *there = (tuple(facts["packages"].get(name) or "none" for name in names) for facts in machines)
     wrong = [(worker, *versions) for worker, versions in zip(workers, there, strict=True) if versions != here]
-    if not wrong:
-        return
     table = asciitable(("where", *names), [("client", *here), *wrong])
-    raise ClusterError(
-        f"{len(wrong)} workers run other versions than the client, so their bits may differ; "
-        f"install the same versions on both sides:\n{table}"
+    return {worker for worker, *_ in wrong}, (
+        f"{len(wrong)} workers run other versions than the client, so their bits may differ: they are left "
+        f"out. Install the same versions on both sides:\n{table}"
     )

@@ -195,8 +195,6 @@ class Pass:
         self._told = bytearray(len(blocks))
         #: What workers told; None when a task is done.
         self._news: queue.SimpleQueue[tuple[str, list[tuple[int, float, float]]] | None] = queue.SimpleQueue()
-        #: The number of blocks that are in no total.
-        self.n_left = len(blocks)
         self._queue = _Queue(len(blocks), tasks)
         #: All blocks, in parts with whether their sums were kept before the pass.
         self.parts = self._queue.cut(range(len(blocks)))
@@ -302,7 +300,7 @@ class Pass:
             names = [] if before else _names_of_totals(chain)
             arguments = [share.positions.start, blocks, names, before, share.is_kept]
             if self._tasks.partitions is not None:
-                arguments += self._tasks.partitions.of_run(blocks, self._present)
+                arguments += self._tasks.partitions.of_run(blocks, self._workers.where())
             submissions.append((chain, share, arguments))
             if chain.total is None and not chain.tasks:  # it is new
                 self._chains.append(chain)
@@ -392,7 +390,6 @@ class Pass:
                 self._chains.remove(what)
             else:
                 chain.shares.append(what)
-                self.n_left -= len(what.positions)
                 yield what
 
     def _untold(self, worker: str, timings: Any) -> Iterator[progress.BlockDone]:
@@ -429,7 +426,6 @@ class Pass:
                 self._chains.remove(chain)
                 if chain.total is not None:
                     chain.total.release()
-                self.n_left += sum(len(share.positions) for share in chain.shares)
                 self._give_again(chain.shares)
 
     def _give_again(self, shares: Sequence[_Share], *, n_deaths: int = 0) -> None:

@@ -16,7 +16,7 @@ from distributed.comm.core import CommClosedError
 from distributed.scheduler import heartbeat_interval
 
 from rff_dist.engines import dask_cluster
-from rff_dist.errors import ClusterLostError, RFFDistError
+from rff_dist.errors import ClusterError, ClusterLostError, RFFDistError
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0
 #: Seconds within which the scheduler must answer.
 ANSWER_S = 30.0
+#: Seconds within which a scheduler must take leave of an engine.
+FORGET_S = 3.0
 #: Seconds within which new workers must tell their versions.
 VERSIONS_S = 5.0
 #: Seconds after which a silent worker counts as frozen, and seconds between two looks for such workers.
@@ -34,7 +36,7 @@ STUCK_S, LEFT_OUT_S = 40.0, 600.0
 
 
 class Workers:
-    """The workers of a client's cluster that have the client's versions.
+    """The workers of a client's cluster that have the client's versions; others are left out.
 
     `patience`: seconds that a pass waits while there is no worker at all.
     """
@@ -45,6 +47,7 @@ class Workers:
         self._looked_at = self._seen_at = self._watched_at = time.monotonic()
         self._looking: Future[dict[str, int]] | None = None
         self._same_versions: set[str] = set()
+        self._other_versions: set[str] = set()
         #: Since when each worker has been as it is: when it was last seen, or why it does nothing.
         self._since: dict[tuple[str, object], float] = {}
         #: Why workers are left out, and until when.
@@ -63,17 +66,18 @@ class Workers:
         """
         if not self._threads:
             return self.look()
-        if self._looking is None and time.monotonic() - self._looked_at > POLL_S:
+        looking = self._looking  # another thread may take in the answer, too
+        if looking is None and time.monotonic() - self._looked_at > POLL_S:
             loop = cast("Any", self._client.loop).asyncio_loop
-            self._looking = asyncio.run_coroutine_threadsafe(self._look(), loop)
-        if self._looking is not None and self._looking.done():
-            looking, self._looking = self._looking, None
+            self._looking = looking = asyncio.run_coroutine_threadsafe(self._look(), loop)
+        if looking is not None and looking.done():
+            self._looking = None
             with self.errors(talking=True):
                 looking.result()
         return self._threads
 
     def look(self) -> dict[str, int]:
-        """Ask for threads by worker address; raise ClusterError if workers have other versions."""
+        """Ask for threads by worker address; raise ClusterError if all workers have other versions."""
         self._looking = None  # an answer that a pass before did not wait for
         with self.errors(talking=True):
             return cast("dict[str, int]", self._client.sync(self._look))
@@ -82,13 +86,20 @@ class Workers:
         if time.monotonic() - self._watched_at > WATCH_S:
             await self._watch()
         threads = dict(await self._answer(self._client.nthreads))
-        if new := threads.keys() - self._same_versions:
+        self._other_versions &= threads.keys()
+        if new := threads.keys() - self._same_versions - self._other_versions:
             packages = dask_cluster.SAME_PACKAGES
             message = {"op": "versions", "packages": packages}
             ask = partial(cast("Any", self._client.scheduler).broadcast, msg=message, on_error="ignore")
             versions = await self._tell(ask, list(new))
-            dask_cluster.check_versions(distributed.versions.get_versions(packages=packages), versions)
-            self._same_versions |= versions.keys()
+            here = distributed.versions.get_versions(packages=packages)
+            wrong, table = dask_cluster.compare_versions(here, versions)
+            self._other_versions |= wrong
+            self._same_versions |= versions.keys() - wrong
+            if wrong and not self._same_versions:
+                raise ClusterError(table)
+            if wrong:
+                logger.warning("%s", table)
         # Workers that told nothing are asked again at the next look.
         fit = self._same_versions - self._left_out.keys()
         self._threads = {worker: n for worker, n in threads.items() if worker in fit}
@@ -113,10 +124,17 @@ class Workers:
         alone = await asyncio.gather(*(self._tell(ask, [worker]) for worker in workers))
         return {worker: answer for answers in alone for worker, answer in answers.items()}
 
-    @property
-    def left_out(self) -> bool:
-        """Whether some workers are left out."""
-        return bool(self._left_out)
+    def where(self) -> dict[str, Any]:
+        """Return options of Dask that keep tasks from workers that are left out, if there are any.
+
+        Others may not reach those, or they lack packages. Where all workers die, Dask would not give a task
+        with such options to new ones.
+        """
+        if not self._threads:
+            self.look()
+        if not self._left_out and not self._other_versions:
+            return {}
+        return {"workers": list(self._threads), "allow_other_workers": True}
 
     def run(self, function: Callable[..., Any]) -> dict[str, Any]:
         """Run a function on each worker; return its result or error by the address of each that answers."""
@@ -133,6 +151,28 @@ class Workers:
     def ask(self, call: Callable[[], Any]) -> Any:
         """Call a method of the client; raise ClusterLostError if it takes longer than `ANSWER_S`."""
         return self._client.sync(self._answer, call)
+
+    def forget(self, topic: str) -> None:
+        """Remove a topic from the scheduler, which would keep its last events as long as it runs."""
+
+        # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.
+        async def remove(dask_scheduler: Any) -> None:
+            topics = dask_scheduler._broker._topics
+            for _ in range(100):
+                if topics[topic].subscribers:  # the client's farewell is under way
+                    await asyncio.sleep(0.01)
+            del topics[topic]
+
+        async def ask() -> None:
+            async with asyncio.timeout(FORGET_S):
+                await cast("Any", self._client.run_on_scheduler(remove))
+
+        self._client.unsubscribe_topic(topic)
+        try:
+            self._client.sync(ask)
+        except Exception as error:
+            # A scheduler that is frozen or gone must not hide the result of the work, or its error.
+            logger.info("the topic %s stays on the scheduler: %s: %s", topic, type(error).__name__, error)
 
     def facts(self) -> dict[str, Any]:
         """Return what the scheduler knows of each worker, by address."""

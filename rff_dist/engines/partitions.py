@@ -3,7 +3,7 @@
 # mypy: allow-untyped-calls
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import batched, groupby, pairwise, takewhile
 from typing import Any
@@ -75,12 +75,12 @@ class PartitionTasks:
         first = self._first[positions[0]]
         return len(list(takewhile(lambda position: self._first[position] == first, positions)))
 
-    def of_run(self, run: Sequence[Block], workers: Collection[str]) -> tuple[list[int], list[Any]]:
-        """Return what `Partitions` needs, with futures in place of arrays, which workers among these make."""
+    def of_run(self, run: Sequence[Block], where: Mapping[str, Any]) -> tuple[list[int], list[Any]]:
+        """Return what `Partitions` needs, with futures in place of arrays. `where`: see `Workers.where`."""
         numbers = self._source.partitions(run[0].start, run[-1].stop)
         missing = [i for i in numbers if i not in self._tasks]
         collections = [part for i in missing for part in self._source.rows_of(i)]
-        futures = self._client.compute(collections, workers=list(workers), allow_other_workers=True)
+        futures = self._client.compute(collections, **where)
         self._tasks |= dict(zip(missing, batched(futures, 3), strict=True))
         arrays = [part for i in numbers for part in self._tasks[i]]
         for i in numbers:

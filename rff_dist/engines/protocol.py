@@ -4,12 +4,14 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from typing import Any, Protocol, Self, final
 
 import numpy as np
 
+from rff_dist import contexts
 from rff_dist.data.blocks import Block, BlockFunction, Dataset
 from rff_dist.engines import progress, resuming
 from rff_dist.errors import DataError
@@ -36,6 +38,10 @@ class RegionWriter(Protocol):
         """Write `array`, of shape (block.n_samples, ...), to the block's rows."""
 
 
+# The engine whose passes keep their sums, and where. Threads that share an engine have a ledger each.
+_keeping: ContextVar[tuple[Any, resuming.Ledger | None]] = ContextVar("_keeping", default=(None, None))
+
+
 class Engine(ABC):
     """Run passes over blocks. Every implementation returns the same bits.
 
@@ -43,11 +49,16 @@ class Engine(ABC):
     they do not change their arguments, and they pickle (closures and lambdas do, by cloudpickle).
 
     `observers`: called with every event of `rff_dist.engines.progress`, from the thread that runs the pass.
-    `ledger`: where sums of passes are kept, see `keeping`.
     """
 
     observers: tuple[progress.Observer, ...]
-    ledger: resuming.Ledger | None = None
+
+    @final
+    @property
+    def ledger(self) -> resuming.Ledger | None:
+        """Where the sums of passes are kept that this thread makes, see `keeping`."""
+        engine, ledger = _keeping.get()
+        return ledger if engine is self else None
 
     @abstractmethod
     def close(self) -> None:
@@ -84,11 +95,8 @@ class Engine(ABC):
 
         One process that goes on from the sums of several workers holds two more results meanwhile.
         """
-        before, self.ledger = self.ledger, ledger
-        try:
+        with contexts.setting(_keeping, (self, ledger)):
             yield
-        finally:
-            self.ledger = before
 
     @property
     @abstractmethod

@@ -257,10 +257,10 @@ def test_a_step_that_is_taken_again_goes_on(folder: Path) -> None:
         if name != "accumulate":
             return step()
         assert engine.ledger is not None
-        engine.ledger = Eager(engine.ledger.location, engine.ledger.token)
-        with pytest.raises(KeyboardInterrupt):
-            step()
-        return step()
+        with engine.keeping(Eager(engine.ledger.location, engine.ledger.token)):
+            with pytest.raises(KeyboardInterrupt):
+                step()
+            return step()
 
     places = {"data": str(folder / "data.zarr"), "model": str(folder / "model")}
     options = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 64}

@@ -4,15 +4,12 @@ import asyncio
 import json
 import operator
 import os
-import signal
 import ssl
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import distributed
 import pytest
@@ -24,7 +21,6 @@ from rff_dist.engines.connecting import open_engine
 from rff_dist.engines.dask import DaskEngine
 from tests.dask_processes import scaled
 from tests.engine_contract import unit_blocks
-from tests.processes import wait_for
 
 pytestmark = pytest.mark.distributed
 
@@ -173,33 +169,3 @@ def test_another_user_reads_neither_certificates_nor_spilled_data(monkeypatch):
     assert found["folders"] == ["refused"]
     assert found["processes"] == [["refused", "refused"]]
     assert found["keys"] == 0
-
-
-@pytest.mark.slow
-def test_an_adaptive_cluster_grows_with_the_blocks_and_shrinks_and_may_speak_tls(tls, monkeypatch, tmp_path):
-    monkeypatch.setattr(dask_cluster, "IDLE_S", 1)
-    handlers: dict[str, Any] = {}
-    hurry = tmp_path / "has grown"
-
-    def count_slowly(block: Block, _: object) -> int:
-        if not hurry.exists():
-            time.sleep(0.1)
-        return block.n_samples
-
-    with open_engine(Cluster(n_workers=2, min_workers=1, n_threads=1, tls=tls)) as engine:
-        assert isinstance(engine, DaskEngine)
-        assert engine.address.startswith("tls://127.0.0.1")
-        assert engine.n_workers == 1
-
-        def look(_: object) -> None:
-            if engine.n_workers == 2 and not handlers:
-                handlers.update(engine.client.run(signal.getsignal, signal.SIGINT))
-                hurry.touch()
-
-        engine.observers = (look,)
-        assert engine.map_reduce(count_slowly, unit_blocks(300), None, combine=operator.add) == 300
-        # A terminal sends Ctrl-C to all processes.
-        assert list(handlers.values()) == [signal.SIG_IGN] * 2
-        engine.observers = ()
-        wait_for(lambda: engine.n_workers == 1, "one worker again", 60)
-        assert engine.map_reduce(count, unit_blocks(5), None, combine=operator.add) == 5

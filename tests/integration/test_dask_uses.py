@@ -1,11 +1,15 @@
 """Dask as people use it: fits in tasks, persisted collections, large partitions, sums that kill workers."""
 
+import asyncio
 import gc
 import hashlib
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +20,18 @@ import distributed
 import joblib
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 
 from benchmarks.measure import PassTimings
 from rff_dist import RFFPCA, DaskEngine, RFFClassifier, RFFKMeans, RFFRidge, SerialEngine, write_dataset
 from rff_dist.data.blocks import BlockTask, Rows, cut_blocks
+from rff_dist.engines import dask_workers
+from rff_dist.engines.cluster import Cluster
+from rff_dist.engines.connecting import open_engine
 from rff_dist.engines.dask_arrays import DaskArrayDataset
 from rff_dist.errors import ClusterError, DataError, InvalidParameterError
-from tests.dask_processes import scaled, slow_power, wait_until_no_tasks
+from tests.dask_processes import forked_workers, scaled, slow_power, wait_until_no_tasks
 from tests.engine_contract import unit_blocks
 from tests.refusals import refuses
 
@@ -162,6 +170,117 @@ def test_an_engine_does_not_travel(embedded):
     with pytest.raises(TypeError) as caught:
         embedded.client.submit(ridge, X_VALUES, Y_VALUES, embedded)
     assert "leave `engine` out" in str(caught.value.__cause__)
+
+
+# -- starts and ends ------------------------------------------------------------------------------------
+
+
+def test_an_asynchronous_client_is_refused(embedded, url):
+    async def use() -> None:
+        options = {"asynchronous": True, "security": embedded.client.security}
+        async with distributed.Client(embedded.address, **options) as client:
+            for start in (
+                lambda: DaskEngine(client=client),
+                lambda: ridge(url),
+                lambda: ridge(*collections()),
+            ):
+                with refuses(InvalidParameterError, "asynchronous"):
+                    start()
+
+    asyncio.run(asyncio.wait_for(use(), BOUND_S))
+
+
+def test_a_process_that_may_start_no_others_is_told_so(embedded):
+    def start() -> str:
+        with pytest.raises(ClusterError) as caught:
+            open_engine(Cluster(n_workers=1))
+        return str(caught.value)
+
+    message = scaled(embedded, 1).client.submit(start).result(BOUND_S)
+    assert "daemonic" in message
+    assert "serial" in message
+    assert "__main__" not in message
+
+
+def test_a_script_from_standard_input_is_told_so(monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise FileNotFoundError("<stdin>")
+
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>")
+    monkeypatch.setattr(distributed.LocalCluster, "__init__", fail)
+    with refuses(ClusterError, "<stdin>", "file", "serial"):
+        open_engine(Cluster(n_workers=1))
+
+
+@pytest.mark.faults("F6")
+@pytest.mark.parametrize("moment", ["cluster", "client", "engine"])
+def test_an_interrupted_start_leaves_nothing(monkeypatch, moment):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    if moment != "cluster":
+        places = {"client": (distributed.Client, "__init__"), "engine": (DaskEngine, "_join")}
+        monkeypatch.setattr(*places[moment], interrupt)
+    before = set(psutil.Process().children(recursive=True))
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        # while its workers start, as a job's time limit does
+        signal.setitimer(signal.ITIMER_REAL, 0.2 if moment == "cluster" else 0.0)
+        with forked_workers(), pytest.raises(KeyboardInterrupt):
+            DaskEngine(n_workers=1, threads_per_worker=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, previous)
+    psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=10)
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_no_topic_is_left_on_the_scheduler(embedded):
+    def topics(dask_scheduler: Any) -> set[str]:
+        return set(dask_scheduler._broker._topics)
+
+    before = embedded.client.run_on_scheduler(topics)
+    with DaskEngine(client=embedded.client) as engine:
+        engine.map_reduce(slow_power, unit_blocks(3), None)
+        assert embedded.client.run_on_scheduler(topics) > before
+    assert embedded.client.run_on_scheduler(topics) == before
+
+
+# -- workers of other versions, threads that share an engine --------------------------------------------
+
+
+@pytest.mark.faults("F18")
+def test_a_worker_of_another_version_that_joins_is_left_out(embedded, caplog):
+    def pretend(version: str | None) -> None:
+        distributed.versions._version_cached.cache_clear()
+        distributed.versions.version = lambda name: version or metadata.version(name)
+
+    client = scaled(embedded, 2).client
+    stranger, other = client.nthreads()
+    client.run(pretend, "1.0", workers=[stranger])
+    timings = PassTimings()
+    try:
+        with DaskEngine(client=client, observers=[timings]) as engine:
+            assert engine.map_reduce(slow_power, unit_blocks(20), engine.broadcast("state")) == 2**20 - 1
+            assert {done.worker for done in timings.blocks} == {other}
+            assert engine.n_workers == 1
+    finally:
+        client.run(pretend, None, workers=[stranger])
+    assert stranger in caplog.text
+    assert "1.0" in caplog.text
+
+
+def test_threads_that_share_an_engine_look_at_its_workers_together(embedded, monkeypatch):
+    workers = embedded._workers
+    monkeypatch.setattr(dask_workers, "POLL_S", 0.0)
+    switch_interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: [workers.current() for _ in range(2_000)][-1], range(4)))
+    finally:
+        sys.setswitchinterval(switch_interval)
+    assert [list(one) for one in found] == [list(workers.look())] * 4
 
 
 # -- persisted parts -----------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ class Passes:
         cluster = self._cluster(n_samples)
         self.clock.rest("start")
         shown = _shown.get()  # None also if messages are JSON lines, which report passes themselves
-        is_embedded = cluster.kind in ("embedded", "adaptive")
+        is_embedded = cluster.kind == "embedded"
         if shown is not None and is_embedded:
             size = " × ".join(map(str, cluster.size()))
             shown(Remark("cluster", f"starting here, workers × threads = {size}"))

@@ -24,7 +24,6 @@ ADDRESS = "tcp://127.0.0.1:1"
     [
         ({}, "embedded"),
         ({"n_workers": 2, "n_threads": 1, "memory": "1 GiB"}, "embedded"),
-        ({"n_workers": 4, "min_workers": 1}, "adaptive"),
         ({"scheduler": "tls://host:8786"}, "address"),
         ({"scheduler": "/shared/scheduler.json"}, "scheduler file"),
         ({"serial": True, "n_threads": 2}, "serial"),
@@ -55,7 +54,6 @@ def test_workers_are_elsewhere_unless_the_scheduler_is_on_the_loopback_interface
     ("given", "words"),
     [
         ({"scheduler": ADDRESS, "n_workers": 2}, ["n_workers", "scheduler"]),
-        ({"scheduler": ADDRESS, "min_workers": 1}, ["min_workers"]),
         ({"scheduler": ADDRESS, "memory": 2**30}, ["memory"]),
         ({"serial": True, "n_workers": 2}, ["n_workers"]),
         ({"serial": True, "scheduler": ADDRESS}, ["scheduler"]),
@@ -64,7 +62,8 @@ def test_workers_are_elsewhere_unless_the_scheduler_is_on_the_loopback_interface
         ({"n_threads": 2, "cluster": "a.B"}, ["n_threads", "cluster_config"]),
         ({"min_workers": 2, "cluster": "a.B"}, ["min_workers", "2", "n_workers"]),
         ({"cluster_config": "a.toml"}, ["cluster_config", "cluster"]),
-        ({"n_workers": 2, "min_workers": 3}, ["min_workers", "3", "2"]),
+        ({"cluster": "a.B", "n_workers": 2, "min_workers": 3}, ["min_workers", "3", "2"]),
+        ({"n_workers": 4, "min_workers": 1}, ["min_workers", "cluster"]),
         ({"n_workers": 0}, ["n_workers", "0"]),
         ({"n_threads": 1.5}, ["n_threads", "1.5"]),
     ],
@@ -82,7 +81,6 @@ def test_what_does_not_go_together_is_refused(given, words):
     [
         {"n_workers": 1},
         {"n_threads": 1},
-        {"min_workers": 1},
         {"memory": 2**30},
         {"serial": True},
         {"scheduler": "tcp://127.0.0.1:2"},
@@ -140,7 +138,6 @@ def test_serial_needs_no_dask_and_gets_the_observers():
         (Cluster(), MIN_BLOCK_ROWS + 1, "embedded"),
         (Cluster(n_workers=1), 1, "embedded"),
         (Cluster(memory="1 GiB"), 1, "embedded"),
-        (Cluster(min_workers=1), 1, "adaptive"),
         (Cluster(scheduler="tcp://127.0.0.1:1"), 1, "address"),
     ],
 )

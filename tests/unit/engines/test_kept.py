@@ -1,6 +1,8 @@
 """How passes are named, and which blocks of them are summed up again."""
 
 import operator
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -73,6 +75,19 @@ TASK = BlockTask(ROWS, add, adds=True)
 def accumulation(**spec: Any) -> Accumulation:
     features = draw_feature_map("gaussian", n_features=3, n_components=8, random_state=spec.pop("seed", 0))
     return Accumulation(features, StatisticsSpec(8, 1, features.digest(), features.scales, **spec))
+
+
+def test_threads_that_share_an_engine_keep_sums_each_in_its_own_ledger():
+    engine, both = SerialEngine(1), threading.Barrier(2, timeout=60)
+
+    def keep(ledger: InMemory) -> bool:
+        with engine.keeping(ledger):
+            both.wait()
+            return engine.ledger is ledger
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(keep, [InMemory(), InMemory()]))
+    assert engine.ledger is None
 
 
 # -- names -----------------------------------------------------------------------------------------
