@@ -156,7 +156,7 @@ NO_SIZE = [0, -1, 2.5, "2", True]
 @for_each_refusal(
     each(DaskEngine, BEYOND, "TLS", error=ClusterError),
     each(DaskEngine, NO_ADDRESS, "scheduler"),
-    each(DaskEngine, ["tls://127.0.0.1:9"], "security", error=ClusterError),
+    each(DaskEngine, ["tls://127.0.0.1:9"], "RFF_DIST_TLS_CA", error=ClusterError),
     once(lambda: DaskEngine("127.0.0.1:1", n_workers=2), "n_workers", "embedded cluster"),
     once(lambda: DaskEngine("127.0.0.1:1", client=object()), "both given"),
     *(
