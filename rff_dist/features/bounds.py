@@ -3,13 +3,13 @@
 There are three bounds, each for independent frequencies of one shift-invariant kernel:
 
 ============================  =====================================================================
+`pointwise_error`             the error of one pair of points (Hoeffding)
 `pairwise_components`         the largest error over all pairs of n points (Hoeffding, union bound)
 `operator_norm_components`    ‖Z Z' - K‖ / ‖K‖ on n points, in expectation (matrix Bernstein)
-`compact_set_components`      the largest error over a whole compact set (a net and a Lipschitz constant)
 ============================  =====================================================================
 
-Each has an inverse whose name ends in `_error`. All are safe but loose, often by a factor of 10 to 100 in D:
-`rff_dist.approximation_error` measures the real error. The variances are exact.
+The latter two have inverses whose names end in `_error`. All are safe but loose, often by a factor of 10 to
+100 in D: `rff_dist.approximation_error` measures the real error. The variances are exact.
 """
 
 import math
@@ -17,18 +17,32 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike
 
 from rff_dist.checks import check_count, check_name, check_positive, check_share
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels import additive, base, stationary
+from rff_dist.kernels import base
 from rff_dist.typing import FloatArray
 
 _REAL_MAPS = ("pairs", "phases")
 
 
-# -- all pairs of n points -------------------------------------------------------------------------
+# -- one pair, and all pairs of n points -----------------------------------------------------------
+
+
+def pointwise_error(n_components: int, *, delta: float, map: str = "pairs") -> float:
+    """Return the error that a pair of points exceeds with a probability of at most `delta`.
+
+    Hoeffding's inequality, P(|z(x)'z(y) - k(x, y)| ≥ t) ≤ 2·exp(-D·t²/c) with the c of `pairwise_components`.
+
+    Raises InvalidParameterError if a parameter is out of range.
+
+    >>> round(pointwise_error(1024, delta=0.05), 3)
+    0.12
+    """
+    check_name(map, _REAL_MAPS, "map")
+    rate = (4 if map == "pairs" else 8) * (math.log(2) - math.log(check_share(delta, "delta")))
+    return math.sqrt(rate / check_count(n_components, "n_components"))
 
 
 def pairwise_components(error: float, *, n_points: int, delta: float, map: str = "pairs") -> int:
@@ -100,127 +114,6 @@ def operator_norm_error(n_components: int, *, n_points: int, gram_norm: float) -
 def _operator_norm_rate(n_points: int, gram_norm: float) -> float:
     n = check_count(n_points, "n_points", least=2)
     return 4 * n / check_positive(gram_norm, "gram_norm") * math.log(2 * n)
-
-
-# -- compact sets ----------------------------------------------------------------------------------
-
-
-def compact_set_components(
-    error: float, *, n_features: int, second_moment: float, diameter: float, delta: float, map: str = "pairs"
-) -> int:
-    """Return a D with which no two points of a compact set err by more than `error`, with high probability.
-
-    P(sup |z(x)'z(y) - k(x, y)| ≥ ε) ≤ 2⁸·(σ·diam/ε)²·exp(-D·ε²/c), where σ² = E‖ω‖² and σ·diam/ε counts as
-    at least 1. The proof takes a net of the set, Hoeffding's inequality on it, and a Lipschitz constant
-    between its points. For pairs the net is of differences and has d dimensions: c = 8(d + 2), with D/2
-    frequencies, which the paper calls D. For phases it is of both points and has 2d dimensions:
-    c = 32(d + 1), as in Sutherland & Schneider.
-
-    `error`: the wanted bound ε, above 0.
-    `n_features`: d, the dimension of the set.
-    `second_moment`: σ² = E‖ω‖², see `second_moment`; if it is infinite there is no such bound.
-    `diameter`: the largest distance between two points of the set, in the units of the inputs.
-    `delta`: the probability with which the bound may fail, between 0 and 1.
-    `map`: {"pairs", "phases"}.
-    Returns `n_components`: even for pairs.
-    Raises InvalidParameterError if a parameter is out of range, or the second moment is infinite.
-    The papers' proofs use E L² ≤ σ² for the Lipschitz constant L of the error, at a place that depends on the
-    draw. If the supremum is bounded in full, by the mean of ‖ω‖ plus its expectation, pairs keep 2⁸ up to 12
-    dimensions and have at most 2⁹ beyond; phases have at most 2¹⁰.
-    Source: Rahimi & Recht (2007), Claim 1; Sutherland & Schneider (2015), Prop. 1 and 2.
-
-    >>> compact_set_components(0.1, n_features=4, second_moment=4.0, diameter=6.0, delta=0.05)
-    86958
-    """
-    log_scale, per_component = _compact_set_rates(n_features, second_moment, diameter, delta, map)
-    wanted = check_positive(error, "error")
-    log_ratio = max(log_scale - math.log(wanted), 0.0)
-    needed = math.log(2**8) - math.log(delta) + 2 * log_ratio
-    return _whole(needed / (per_component * _squared(wanted)), map)
-
-
-def compact_set_error(
-    n_components: int,
-    *,
-    n_features: int,
-    second_moment: float,
-    diameter: float,
-    delta: float,
-    map: str = "pairs",
-) -> float:
-    """Return the error that no two points of a compact set exceed: the inverse of `compact_set_components`.
-
-    With u = D·ε²/c the equation is u·eᵘ = a, which Lambert's W solves.
-    """
-    log_scale, per_component = _compact_set_rates(n_features, second_moment, diameter, delta, map)
-    rate = per_component * check_count(n_components, "n_components")
-    log_constant = math.log(2**8) - math.log(delta)
-    # wrightomega(log a) is W(a), and does not overflow
-    squared = float(scipy.special.wrightomega(log_constant + 2 * log_scale + math.log(rate))) / rate
-    if math.log(squared) > 2 * log_scale:  # σ·diam/ε is below 1, and counts as 1
-        squared = log_constant / rate
-    return math.sqrt(squared)
-
-
-def _compact_set_rates(
-    n_features: int, second_moment: float, diameter: float, delta: float, map: str
-) -> tuple[float, float]:
-    """Return log(σ·diam) and 1/c."""
-    check_name(map, _REAL_MAPS, "map")
-    check_share(delta, "delta")
-    d = check_count(n_features, "n_features")
-    if second_moment == math.inf:
-        raise InvalidParameterError(
-            "`second_moment` is infinite: the frequencies have such heavy tails (Laplacian, Matérn with nu "
-            "up to 1) that there is no bound over a compact set; take `pairwise_components`, for n points"
-        )
-    log_scale = math.log(check_positive(second_moment, "second_moment")) / 2
-    log_scale += math.log(check_positive(diameter, "diameter"))
-    return log_scale, 1 / (8 * (d + 2) if map == "pairs" else 32 * (d + 1))
-
-
-def second_moment(kernel: base.Kernel, n_features: int) -> float:
-    """Return E‖ω‖² of a shift-invariant kernel's frequencies: minus the trace of its Hessian at 0.
-
-    `kernel`: shift-invariant with k(0) = 1, or a product of such kernels.
-    Returns `moment`: in squared radians per unit of the inputs; infinite for the Laplacian and for Matérn
-      kernels with nu up to 1, which are not smooth enough at 0.
-    Raises InvalidParameterError if the kernel is of another kind.
-
-    >>> from rff_dist.kernels.stationary import Gaussian, Matern
-    >>> second_moment(Gaussian(2.0), 3), second_moment(Matern(nu=1.5), 2), second_moment(Matern(nu=0.5), 2)
-    (0.75, 6.0, inf)
-    """
-    whole, n_features = shift_invariant_form(kernel), check_count(n_features, "n_features")
-    if isinstance(whole, base.ShiftInvariantProduct):
-        # its frequencies are sums of independent ones of mean 0
-        return math.fsum(second_moment(factor, n_features) for factor in whole.kernels)
-    if isinstance(whole, base.OnColumns):
-        whole.check_columns(n_features)
-        return second_moment(whole.kernel, len(whole.columns))
-    if isinstance(whole, stationary.Stationary):
-        squares = whole.length_scales(n_features) ** -2.0
-        return float(_coordinate_moment(whole, n_features) * squares.sum())
-    raise InvalidParameterError(f"the second moment of the frequencies of {kernel} is not known")
-
-
-def _coordinate_moment(kernel: stationary.Stationary, n_features: int) -> float:
-    """Return E ω_d² for a unit length scale."""
-    match kernel:
-        case additive.Additive(kernel=inner):
-            # a pair's frequencies are nonzero in two columns, and √n_features times as large in each
-            return _coordinate_moment(inner, n_features) * float(1 + kernel.weights(n_features)[1])
-        case stationary.Gaussian() | stationary.RationalQuadratic():
-            return 1.0
-        case stationary.Matern(nu=nu):
-            return nu / (nu - 1) if nu > 1 else math.inf  # E 2ν/χ²_2ν
-        case stationary.Cauchy():
-            return 2.0
-        case stationary.Sinc():
-            return 1 / 3
-        case stationary.Laplacian():
-            return math.inf
-    raise InvalidParameterError(f"the second moment of the frequencies of {kernel} is not known")
 
 
 # -- closed-form variances -------------------------------------------------------------------------

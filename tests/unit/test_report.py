@@ -7,7 +7,6 @@ from matplotlib.image import imread
 
 from rff_dist.data.folding import HashFolds, TimeFolds
 from rff_dist.errors import DataError, StorageError
-from rff_dist.features.approximation import ApproximationError, Estimate
 from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.workbench.page import pictures
 from tests.refusals import refuses
@@ -53,52 +52,6 @@ def test_place_that_cannot_be_written_is_a_storage_error(tmp_path):
     (tmp_path / "file").write_text("")
     with refuses(StorageError, "cannot be written"):
         pictures.save(pictures.draw_comparison([panel(1, 0, 0)], "t"), tmp_path / "file" / "p.png")
-
-
-def error_curve(*values):
-    """Return errors at D = 16, 64, …: their largest, twice their mean."""
-    return [
-        ApproximationError(
-            **{name: Estimate(v, 0.9 * v, 1.1 * v) for name, v in named(value).items()},
-            operator_norm=Estimate(1.0, 1.0, 1.0),
-            gram_norm=1.0,
-            n_components=16 * 4**i,
-            n_samples=10,
-            n_repeats=2,
-            confidence=0.95,
-        )
-        for i, value in enumerate(values)
-    ]
-
-
-def named(value):
-    return {"mean": value / 2, "max": value, "relative_operator_norm": 2 * value}
-
-
-CURVE, BOUNDS = error_curve(0.4, 0.2, 0.1), [{**named(b), "max": None} for b in (0.9, 0.5, 0.3)]
-
-
-def test_error_curve_is_drawn_in_the_colours_of_its_measures_with_the_same_bytes_each_time():
-    def draw():
-        figure = pictures.draw_error_curve(CURVE, BOUNDS, title="t$", subtitle="s$", wanted=0.1)
-        return pictures.png_of(figure, pictures.FILE_DPI)
-
-    image = imread(io.BytesIO(draw()))[..., :3]
-    for colour in ("#0b6e99", "#c2410c", "#4d7c0f"):
-        rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-        assert (abs(image - rgb).max(axis=2) < 0.02).sum() > 100
-    assert draw() == draw()
-
-
-def test_error_curve_has_the_bounds_that_theory_knows():
-    axes = pictures.draw_error_curve(CURVE, BOUNDS, title="t", wanted=0.1).axes[0]
-    dashed = [line.get_ydata().tolist() for line in axes.get_lines() if line.get_linestyle() == "--"]
-    assert dashed == [[0.45, 0.25, 0.15], [1.8, 1.0, 0.6]]
-
-
-def test_error_curve_of_errors_that_are_all_0_is_refused():
-    with refuses(DataError, "0"):
-        pictures.draw_error_curve(error_curve(0.0), [named(1.0)], title="t", wanted=0.1)
 
 
 def cross_validation(n_splits=4, n_widths=3, n_alphas=6, scale=1.0):

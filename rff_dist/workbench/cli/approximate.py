@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
 from rff_dist import fields
-from rff_dist.errors import InvalidParameterError
 from rff_dist.features.feature_options import FeatureOptions
 from rff_dist.workbench.cli import shell
 from rff_dist.workbench.jobs.places import WeightedSource
 from rff_dist.workbench.results import words
-from rff_dist.workbench.results.document import Document, Paragraph, Part
+from rff_dist.workbench.results.document import Document, Paragraph
+from rff_dist.workbench.results.words import APPROXIMATION as MEASURES
 
 if TYPE_CHECKING:
     from rff_dist.features import approximation, maps
-
-MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}  # titles
-POINTS, LEAST = 8, 16  # the curve has at most 8 numbers of components, none below 16
 
 
 @fields.group
@@ -32,7 +29,7 @@ class Measured:
 
     error: fields.Positive = fields.option("The error that you want to reach.", 0.05, unit="E")
     delta: fields.Probability = fields.option(
-        "Probability with which theory's bounds may fail.", 0.05, unit="P"
+        "Probability with which theory's bound of the largest error may fail.", 0.05, unit="P"
     )
     n_samples: Annotated[int, Ge(2)] = fields.option("Rows of each sample.", 500, unit="N")
     n_repeats: Annotated[int, Ge(2)] = fields.option("Number of disjoint samples.", 8, unit="N")
@@ -41,19 +38,13 @@ class Measured:
     )
 
 
-@shell.command(
-    "data.zarr --n-components 4096", "data.zarr --kernel matern:nu=1.5 --error 0.02 --plot error.png"
-)
+@shell.command("data.zarr --n-components 4096", "data.zarr --kernel matern:nu=1.5 --error 0.02")
 def approximate(
     *,
     source: WeightedSource,
     features: Annotated[FeatureOptions, "kernel", "length_scale", "n_components", "design", "map", "seed"],
     standardize: bool | str = fields.like(FeatureOptions, "standardize", True),
     measured: Measured,
-    plot: str | None = fields.optional(
-        "Draw the error against D.", unit="PNG", place="writes", suffixes=(".png",)
-    ),
-    overwrite: bool = fields.flag("Replace a picture that is there."),
 ) -> Document:
     """Measure whether D is large enough: the features' error on sampled rows, next to theory's bounds.
 
@@ -61,7 +52,7 @@ def approximate(
     """
     from rff_dist.data import memory, samples
     from rff_dist.engines.serial import SerialEngine
-    from rff_dist.features import approximation, bounds, draw, theory
+    from rff_dist.features import approximation, bounds, draw
     from rff_dist.statistics import inspection
     from rff_dist.storage import datasets
 
@@ -73,109 +64,74 @@ def approximate(
     engine = SerialEngine(1)
     moments = inspection.inspect(sample, engine=engine)
     standardizer = inspection.standardizer_for(sample, moments, standardize, engine=engine)
-    ranges = inspection.input_range(moments, standardizer)
-    seen = draw.Inputs(sample, standardizer, seed, ranges)
+    seen = draw.Inputs(sample, standardizer, seed, inspection.input_range(moments, standardizer))
     feature_map = draw.draw(seen, features)
     spec = feature_map.spec
     assert spec is not None  # it was drawn just now
-    sampling = approximation.Sampling(measured.n_samples, measured.n_repeats, measured.confidence, seed)
-    widths = _curve_components(spec, feature_map.n_components)
-    curve = approximation.error_curve(spec.kernel, feature_map, rows, widths, sampling)
+    sampled = fields.values_of(measured, "n_samples", "n_repeats", "confidence")
+    errors = approximation.approximation_error(spec.kernel, feature_map, rows, **sampled, random_state=seed)
     compared = samples.sample_inputs(sample, seed)  # the rows that map='auto' looks at
     variances = bounds.better_map(spec.kernel, seen.prepare(compared))
-    variance, diameter = getattr(variances, spec.map), float(math.dist(*ranges))
-    expected = theory.theory_of(spec, curve[-1], delta=measured.delta, variance=variance, diameter=diameter)
     record = {
         "data": data,
         "n_rows_read": len(rows),
-        "n_samples": curve[-1].n_samples,
-        **fields.values_of(measured, "n_repeats", "confidence"),
-        "n_components": feature_map.n_components,
+        **asdict(errors),
         "kernel": spec.kernel.to_dict(),
         "design": spec.design.name,
         "map": spec.map,
         "seed": seed,
         "map_variances": {**asdict(variances), "better": variances.better},
-        "errors": _errors(curve[-1]),
-        "wanted": {
-            **fields.values_of(measured, "error", "delta"),
-            "n_components": expected.needed(measured.error),
-        },
-        "bounds": expected.bounds(feature_map.n_components),
-        "no_bounds": expected.refusals,
-        "curve": [{"n_components": point.n_components, **_errors(point)} for point in curve],
-        "plot": plot,
+        **fields.values_of(measured, "error", "delta"),
+        "needed": {name: errors.components_for(measured.error, measure=name) for name in MEASURES},
+        "bounds": _bounds(spec, errors, getattr(variances, spec.map), measured.delta),
     }
-    if plot is not None:
-        from rff_dist.workbench.page import pictures
-
-        figure = pictures.draw_error_curve(
-            curve,
-            [expected.bounds(point.n_components) for point in curve],
-            title=f"Is D large enough? {words.kernel_words(record['kernel'])}",
-            subtitle=f"{data}: {words.plural(measured.n_repeats, 'sample')} of {curve[-1].n_samples:,} rows, "
-            f"{spec.design.name}, {spec.map}",
-            wanted=measured.error,
-        )
-        pictures.save(figure, plot)
     return _document(record)
 
 
-def _curve_components(spec: maps.FeatureSpec, D: int) -> list[int]:
-    """Return D and its halves, down to the fewest components that the kernel's features can have."""
-    from rff_dist.features.draw import draw_from_spec
+def _bounds(
+    spec: maps.FeatureSpec, errors: approximation.ApproximationError, variance: float, delta: float
+) -> dict[str, float]:
+    """Return theory's figure for each measure; none for kernels that it does not cover."""
+    from rff_dist.features import bounds
+    from rff_dist.kernels import base
 
-    widths = [D]
-    for i in range(1, POINTS):
-        fewer = (D >> i) // 2 * 2  # even, for pairs of cosines and sines
-        if fewer < LEAST:
-            break
-        try:
-            draw_from_spec(replace(spec, n_components=fewer), None)
-        except InvalidParameterError:  # a sum of kernels needs some components for each term
-            break
-        widths.append(fewer)
-    return widths
-
-
-def _errors(point: approximation.ApproximationError) -> dict[str, Any]:
-    members = asdict(point)
-    return {name: members[name] for name in (*MEASURES, "operator_norm", "gram_norm")}
+    if base.as_shift_invariant(spec.kernel) is None:
+        return {}
+    n, D = errors.n_samples, errors.n_components
+    return {
+        "mean": math.sqrt(variance / D),
+        "max": bounds.pairwise_error(D, n_points=n, delta=delta, map=spec.map),
+        "relative_operator_norm": bounds.operator_norm_error(D, n_points=n, gram_norm=errors.gram_norm),
+    }
 
 
 def _document(record: Mapping[str, Any]) -> Document:
-    wanted, errors, bounds = record["wanted"], record["errors"], record["bounds"]
-    design, seed = record["design"], record["seed"]
     facts = {
         "kernel": words.kernel_words(record["kernel"]),
-        "features": f"D = {record['n_components']:,}, {design}, {record['map']}, seed {seed}",
+        "features": f"D = {record['n_components']:,}, {record['design']}, {record['map']}, "
+        f"seed {record['seed']}",
         "rows": f"{record['n_repeats']} disjoint samples of {record['n_samples']:,}",
         "maps": _maps_words(record["map_variances"]),
     }
-    deviation, wanted_components = f"± {100 * record['confidence']:.3g}%", f"D for {wanted['error']:g}"
-    header = ("error", "measured", deviation, "theory", wanted_components, "by theory", "factor")
+    header = ("error", "measured", f"± {100 * record['confidence']:.3g}%", f"D for {record['error']:g}")
     rows = []
-    for name, label in (MEASURES | {"compact_set": "in the box"}).items():
-        needed, error = wanted["n_components"][name], errors.get(name)
-        measured = ["", ""]
-        if error is not None:
-            measured = [f"{error['value']:.3g}", f"{error['high'] - error['value']:.2g}"]
-        bound = "–" if bounds[name] is None else f"{bounds[name]:.3g}"
-        by_error = "" if needed["measured"] is None else f"{needed['measured']:,}"
-        factor = "" if needed["factor"] is None else _times(needed["factor"])
-        rows.append((label, *measured, bound, by_error, needed["theory"], factor))
-    points = [
-        (f"{point['n_components']:,}", *(f"{point[name]['value']:.3g}" for name in MEASURES))
-        for point in record["curve"]
+    for name, title in MEASURES.items():
+        error, bound = record[name], record["bounds"].get(name)
+        spread, needed = error["high"] - error["value"], record["needed"][name]
+        theory = "–" if bound is None else f"{bound:.3g}"
+        rows.append((title, f"{error['value']:.3g}", f"{spread:.2g}", f"{needed:,}", theory))
+    notes = [
+        "Of |z(x)'z(y) − k(x, y)| over pairs of sampled rows, and of ‖ZZ' − K‖ / ‖K‖. ± shows how much the "
+        "choice of rows matters; other seeds change the error by more. D follows from the measured error, "
+        "which falls as 1/√D.",
+        "Theory, for independent frequencies of one shift-invariant kernel: closed-form standard deviation, "
+        "Hoeffding's inequality for all pairs, which fails with a probability of at most "
+        f"{record['delta']:g}, and matrix Bernstein.",
     ]
-    curve = words.Table("", ("D", *MEASURES.values()), points)
-    notes = [Paragraph(note, is_note=True) for note in _notes(record)]
-    parts: list[Part] = [facts, words.Table("", header, rows), curve, *notes]
-    return Document(f"error of the features on {record['data']}", parts, record=record)
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.1f}×" if factor < 10 else f"{factor:,.0f}×"
+    paragraphs = [Paragraph(note, is_note=True) for note in notes]
+    table = words.Table("", (*header, "theory"), rows)
+    title = f"error of the features on {record['data']}"
+    return Document(title, [facts, table, *paragraphs], record=record)
 
 
 def _maps_words(variances: Mapping[str, Any]) -> str:
@@ -183,19 +139,3 @@ def _maps_words(variances: Mapping[str, Any]) -> str:
         return "pairs and phases are the same: the kernel has no frequencies"
     shown = f"variance {variances['pairs']:.3g}/D in pairs, {variances['phases']:.3g}/D in phases"
     return f"{shown}: take {variances['better']}"
-
-
-def _notes(record: Mapping[str, Any]) -> Sequence[str]:
-    notes = [
-        "mean, largest: of |z(x)'z(y) − k(x, y)| over pairs of sampled rows; norm: ‖ZZ' − K‖ / ‖K‖; in the "
-        "box: at any two points of the box that holds the sampled inputs.",
-        "± shows how much the choice of rows matters; other seeds change the error by more. The D for an "
-        "error follows from the measured error, which falls as 1/√D.",
-        "Theory assumes independent frequencies: closed-form variance, Hoeffding's inequality, matrix "
-        "Bernstein, Rahimi and Recht's Claim 1. Bounds that can fail do so with a probability of at most "
-        f"{record['wanted']['delta']:g}.",
-    ]
-    notes += [f"no bound: {refusal}" for refusal in dict.fromkeys(record["no_bounds"].values())]
-    if record["plot"] is not None:
-        notes.append(f"wrote {record['plot']}")
-    return notes

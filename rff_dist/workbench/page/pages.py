@@ -32,7 +32,7 @@ from rff_dist.workbench.results import clusters as results
 from rff_dist.workbench.results import document, html, updates
 from rff_dist.workbench.results import models as results_models
 from rff_dist.workbench.results import rows as rows_words
-from rff_dist.workbench.results.words import table_words, time_words, value_words
+from rff_dist.workbench.results.words import APPROXIMATION, table_words, time_words, value_words
 
 type Times = Callable[[], clock.Times]
 type Result = train.Training | refresh.Updated | cluster.Clustered
@@ -476,11 +476,7 @@ def _approximation_section(
     if errors.max.high < NEGLIGIBLE:
         page.say(f"They agree to within {NEGLIGIBLE:g}.")
         return
-    measured = [
-        ("mean, of an entry", *astuple(errors.mean)),
-        ("largest, of an entry", *astuple(errors.max)),
-        ("operator norm, as a share of the kernel's", *astuple(errors.relative_operator_norm)),
-    ]
+    measured = [(title, *astuple(getattr(errors, name))) for name, title in APPROXIMATION.items()]
     caption = "Error, and the confidence interval of its mean over samples"
     page.table(caption, ("measure", "error", "lower", "upper"), measured)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import DataError
-from rff_dist.features import approximation
 from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.numerics import machine
 from rff_dist.recipes import model_rows
@@ -43,12 +42,6 @@ _MAX_CANDIDATES = 30
 # Okabe & Ito 2008, without black and yellow: colour-blind readers can tell them apart.
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MARKERS = "o^sDvP*"
-# Errors of features, in words, and the theory that bounds them.
-_OF_APPROXIMATION = {
-    "mean": ("mean |z(x)'z(y) − k(x, y)|", "closed-form standard deviation"),
-    "max": ("largest |z(x)'z(y) − k(x, y)|", "Hoeffding, all pairs of rows"),
-    "relative_operator_norm": ("‖ZZ' − K‖ / ‖K‖", "matrix Bernstein, in expectation"),
-}
 
 
 def draw_comparison(panels: Sequence[tuple[NDArray[Any], str, str]], title: str) -> Figure:
@@ -71,52 +64,6 @@ def draw_comparison(panels: Sequence[tuple[NDArray[Any], str, str]], title: str)
         axes.set_yticks([])
         for spine in axes.spines.values():
             spine.set_visible(False)
-    return figure
-
-
-def draw_error_curve(
-    curve: Sequence[approximation.ApproximationError],
-    bounds: Sequence[Mapping[str, float | None]],
-    *,
-    title: str,
-    subtitle: str = "",
-    wanted: float,
-) -> Figure:
-    """Draw errors against the number of components, on logarithmic axes, next to lines of 1/√D.
-
-    `curve`: the errors at each number of components.
-    `bounds`: theory's bounds on them, at each number of components; they are dashed, in the colour of their
-      measure.
-    `wanted`: an error to mark by a line.
-    Raises DataError if no error is above 0.
-    """
-    components = [point.n_components for point in curve]
-    D = np.asarray(components, np.float64)
-    measured = {
-        name: np.array([astuple(getattr(point, name)) for point in curve]).T for name in _OF_APPROXIMATION
-    }
-    if not any((values > 0).any() for values, _, _ in measured.values()):
-        raise DataError("all errors are 0; expected one above 0 to draw on logarithmic axes")
-    figure = figure_of(8.6, 5.2, title=title)
-    axes = figure.subplots()
-    axes.set(xscale="log", yscale="log")
-    _subtitle(axes, subtitle)
-    handles: list[Any] = []
-    for (name, (values, low, high)), colour in zip(measured.items(), _COLOURS, strict=True):
-        label, theory = _OF_APPROXIMATION[name]
-        bars = np.abs(np.stack([values - low, high - values]))
-        style: dict[str, Any] = {"color": colour, "marker": "o", "ms": 4.5, "lw": 1.8, "capsize": 3}
-        handles.append(axes.errorbar(D, values, yerr=bars, label=label, **style))
-        # Errors of independent frequencies fall as 1/√D; those of other designs may fall faster.
-        axes.plot(D, values[-1] * np.sqrt(D[-1] / D), color=colour, lw=1.0, ls=":", alpha=0.8)
-        known = [bound[name] for bound in bounds]
-        if None not in known:
-            handles += axes.plot(D, np.array(known, float), color=colour, lw=1.3, ls="--", label=theory)
-    handles += axes.plot([], [], color=MUTED, lw=1.0, ls=":", label="1/√D through the last point")
-    handles.append(axes.axhline(wanted, color=INK, lw=1.0, label=f"wanted: {wanted:g}"))
-    _label_components(axes, components)
-    plain_axes(axes, up="error")
-    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
     return figure
 
 

@@ -10,6 +10,13 @@ from rff_dist.text import number, some
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
+#: How far features are from the kernel that they approximate.
+APPROXIMATION = {
+    "mean": "mean, of an entry",
+    "max": "largest, of an entry",
+    "relative_operator_norm": "operator norm, as a share of the kernel's",
+}
+
 #: Names and values in words; a value of None is not shown.
 type Facts = dict[str, str | None]
 

@@ -27,7 +27,6 @@ FILES = {
 MORE = {
     "auto {table} --target price --into {new} --report": ".html",
     "update {model} {data} --report": ".html",
-    "approximate {data} --plot": ".png",
     "export {model}": ".onnx",
 }
 

@@ -59,7 +59,6 @@ OTHERS = [
     (2, "approximate {data} --kernel laplacian --design orthogonal", "--design iid", "isotropic"),
     (65, "approximate nowhere.zarr", "nothing is there"),
     (65, "approximate {data} --n-repeats 200 --n-samples 2", "--n-repeats"),
-    (73, "approximate {data} --plot {table}/error.png", "table.csv"),
     (1, "plan {data} --n-components 8192 --memory 1GiB --alpha gcv", "1.0 GiB", "needs"),
     *((2, f"plan {{data}} --memory={size}", "--memory") for size in ("-1GiB", "0", "big", "1.2.3G")),
     (2, "ingest {table} new --on-nan foo", "--on-nan"),
