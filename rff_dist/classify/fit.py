@@ -378,12 +378,9 @@ def _described(
         }
     if isinstance(weight, Mapping):
         weight = [float(weight.get(label, 1.0)) for label in classes.tolist()]
-    shared = dict(model.card[parameters.PARAMETERS])
-    for name in ("alpha_per_target", "conformal", "solver"):  # of regressions only
-        shared.pop(name)
-    own = values_of(losses, "loss", "class_weight", "tol", "max_iter")
+    own = {**model.card[parameters.PARAMETERS], **parameters.to_card(vars(losses))}
     return model.with_card(
-        **{parameters.PARAMETERS: {**shared, **parameters.to_card(own)}},
+        parameters=own,
         classifier={
             "loss": losses.loss,
             "calibration": None if calibration is None else asdict(calibration),

@@ -103,8 +103,8 @@ def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
         pickle, and a VersionError for the format of a newer release.
     """
     model: Any = read_any(url)
-    estimator: ridge.RFFRidge | RFFClassifier | RFFKMeans
-    estimator = _ESTIMATORS[kind_of(model)](**parameters.from_card(model.card))
+    estimator: ridge.RFFRidge | RFFClassifier | RFFKMeans = _ESTIMATORS[kind_of(model)]()
+    estimator.set_params(**parameters.from_card(model.card, estimator.get_params()))
     estimator._keep(model)
     estimator.n_features_in_ = model.feature_map.n_features
     names = model.card.get("feature_names")

@@ -126,11 +126,6 @@ class FeatureOptions(KernelFeatures):
     )
     seed: int = fields.option("Seed of all random numbers.", default=0, takes=Seed)
 
-    def parameters(self, *others: str) -> dict[str, Any]:
-        """Return the parameters of an estimator that draws the same features; `others` are options too."""
-        shared = ("kernel", "length_scale", "n_components", "features", "design", "precision", "standardize")
-        return {**fields.values_of(self, *shared, *others), "random_state": self.seed}
-
     def __post_init__(self) -> None:
         from rff_dist.kernels import base, stationary
 

@@ -299,13 +299,6 @@ class RidgeOptions(FeatureOptions):
             designs.find_design(self.design)
 
     @property
-    def of_estimator(self) -> dict[str, Any]:
-        """The parameters of an `RFFRidge` that fits alike."""
-        others = ("alpha", "cv", "fit_intercept", "sample_weight_kind", "effort", "time_limit", "solver")
-        alphas = {} if self.alphas is None or self.alpha not in CV_NAMES else {"alpha": list(self.alphas)}
-        return {**self.parameters("alpha_per_target", "conformal", *others), **alphas}
-
-    @property
     def penalty(self) -> Penalty:
         return Penalty(self.alpha, self.alphas, self.fit_intercept, self.alpha_per_target)
 

@@ -1,7 +1,7 @@
 """The parameters of an estimator as JSON values, on the card of a model, so that another fit is like it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,26 @@ def to_card(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not NotImplemented}
 
 
-def from_card(card: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters on a model's card; none if it was made without an estimator or options."""
-    return {name: _from_json(value) for name, value in card.get(PARAMETERS, {}).items()}
+def of_options(*groups: Any) -> dict[str, Any]:
+    """Return groups of options for a card, the seed as `random_state`."""
+    values = {item.name: getattr(group, item.name) for group in groups for item in fields(group)}
+    return to_card({**values, "random_state": values["seed"]})
+
+
+def from_card(card: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters on a model's card that an estimator knows."""
+    return {name: _from_json(value) for name, value in card.get(PARAMETERS, {}).items() if name in known}
+
+
+# By name: the type of a value, how it becomes JSON, and how it is read.
+_KINDS: dict[str, tuple[Any, Callable[..., Any], Callable[..., Any]]] = {
+    "kernel": (base.Kernel, lambda kernel: kernel.to_dict(), names.kernel_from_dict),
+    "folds": (folding.Folds, folding.folds_to_dict, folding.folds_from_dict),
+    "nystrom": (nystrom.Nystrom, asdict, lambda values: nystrom.Nystrom(**values)),
+    "design": (tuple(map(type, designs.DESIGNS.values())), lambda design: design.name, designs.find_design),
+    "array": (np.ndarray, np.ndarray.tolist, np.array),
+    "items": (Mapping, lambda items: [list(map(_to_json, item)) for item in items.items()], dict),
+}
 
 
 def _to_json(value: Any) -> Any:
@@ -31,36 +48,17 @@ def _to_json(value: Any) -> Any:
         value = value.item()
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, base.Kernel):
-        return {"kernel": value.to_dict()}
-    if isinstance(value, folding.Folds):
-        return {"folds": folding.folds_to_dict(value)}
-    if isinstance(value, nystrom.Nystrom):
-        return {"nystrom": asdict(value)}
-    if type(value) in map(type, designs.DESIGNS.values()):
-        return {"design": value.name}
-    if isinstance(value, np.ndarray):
-        return {"array": value.tolist()}
-    if isinstance(value, Mapping):
-        return {"items": [[_to_json(key), _to_json(part)] for key, part in value.items()]}
     if isinstance(value, list | tuple):
         parts = [_to_json(part) for part in value]
         return NotImplemented if NotImplemented in parts else parts
+    for name, (kind, write, _) in _KINDS.items():
+        if isinstance(value, kind):
+            return {name: write(value)}
     return NotImplemented
-
-
-_READERS: dict[str, Callable[..., Any]] = {
-    "kernel": names.kernel_from_dict,
-    "folds": folding.folds_from_dict,
-    "nystrom": lambda values: nystrom.Nystrom(**values),
-    "design": designs.find_design,
-    "array": np.array,
-    "items": dict,
-}
 
 
 def _from_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    ((kind, content),) = value.items()
-    return _READERS[kind](content)
+    ((name, content),) = value.items()
+    return _KINDS[name][2](content)

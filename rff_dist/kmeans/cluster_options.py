@@ -63,11 +63,6 @@ class ClusterSpace(FeatureOptions):
                 "principal components are made; lower it, or draw more features"
             )
 
-    def of_estimator(self, lloyd: LloydOptions, n_clusters: int) -> dict[str, Any]:
-        """Return the parameters of an `RFFKMeans` that clusters alike."""
-        iterations = fields.values_of(lloyd, "init", "n_init", "max_iter", "tol")
-        return {**self.parameters("n_principal", "normalize"), **iterations, "n_clusters": n_clusters}
-
     @property
     def width(self) -> int:
         """Largest possible number of columns in which clusters are found."""

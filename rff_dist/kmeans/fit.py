@@ -67,7 +67,7 @@ def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: E
 
 def describe(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, n_clusters: int) -> dict[str, Any]:
     """Return the card of clusters: the facts of the dataset, and the parameters of an `RFFKMeans`."""
-    own = parameters.to_card(space.of_estimator(lloyd, n_clusters))
+    own = {**parameters.of_options(space, lloyd), "n_clusters": n_clusters}
     return {**prepare.describe_dataset(dataset), parameters.PARAMETERS: own}
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -149,13 +148,6 @@ class OneHot:
         return f"one-hot, {len(self.levels):,} levels: {', '.join(names)}{others}"
 
     @property
-    def unknown_words(self) -> str:
-        """What an unknown level counts as, for people."""
-        if self.rest:
-            return "rare levels, which share a column"
-        return repr(self.levels[0]) if self._is_binary else "none of the levels"
-
-    @property
     def _is_binary(self) -> bool:
         return len(self.levels) == 2 and not self.rest
 
@@ -204,11 +196,6 @@ class TargetMeans:
     def words(self) -> str:
         """What is done, for people."""
         return f"the mean target of each of {len(self.levels):,} levels" + _missing_words(self.n_missing)
-
-    @property
-    def unknown_words(self) -> str:
-        """What an unknown level counts as, for people."""
-        return "the mean of all rows"
 
     def encode(
         self, column: pyarrow.Array, tables: FloatArray | None = None, folds: IntArray | None = None
@@ -439,15 +426,13 @@ def encode_table(recipe: Recipe, table: Any) -> FloatArray:
         raise DataError(f"the table has several columns {listed(twice)}; expected one of each name")
     held = Table("the table", table.schema, partial(_rows_of, table), table.num_rows)
     rows = recipe.read(held)
-    unknown = UnknownLevels(recipe)
-    encoded = [np.empty((0, len(recipe.names)))]
     # checked before any batch is read, so that a missing column is reported at once
-    for batch in rows.batches(recipe.check(rows.schema, rows.name)):
-        encoded.append(recipe.encode(batch))
-        unknown.count(batch)
-    for note in unknown.notes:
-        warnings.warn(note, UserWarning, stacklevel=2)
-    return np.concatenate(encoded)
+    parts = rows.batches(recipe.check(rows.schema, rows.name))
+    encoded = np.concatenate([np.empty((0, len(recipe.names))), *map(recipe.encode, parts)])
+    for encoder in recipe.columns:
+        if isinstance(encoder, OneHot | TargetMeans):
+            _warn_of_levels(encoder, table.column(encoder.column).combine_chunks())
+    return encoded
 
 
 def as_table(rows: Any) -> Any:
@@ -474,41 +459,28 @@ def _rows_of(table: pyarrow.Table, types: Mapping[str, pyarrow.DataType]) -> Ite
         yield cast_columns(batch, types, "the table")
 
 
-class UnknownLevels:
-    """Counts of texts that no training row had, which a recipe cannot tell apart."""
+def unknown_levels(column: pyarrow.Array, levels: Sequence[str]) -> pyarrow.Array:
+    """Return the texts of a column that are none of the levels; missing ones are left out."""
+    text = to_text(column).drop_null()
+    return text.filter(compute.invert(compute.is_in(text, value_set=pyarrow.array(levels, pyarrow.string()))))
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._encoders = [part for part in recipe.columns if isinstance(part, OneHot | TargetMeans)]
-        self._texts = {part.column: Counter[str]() for part in self._encoders}
-        self._n_rows = 0
 
-    def count(self, batch: pyarrow.RecordBatch) -> None:
-        """Count those of some rows."""
-        self._n_rows += batch.num_rows
-        for encoder in self._encoders:
-            text = to_text(batch.column(encoder.column))
-            is_known = compute.is_in(text, value_set=pyarrow.array(encoder.levels, pyarrow.string()))
-            others = text.filter(compute.invert(is_known)).drop_null()
-            self._texts[encoder.column].update(others.to_pylist())
-
-    @property
-    def notes(self) -> list[str]:
-        """What to tell, for each column with unknown levels."""
-        notes = []
-        for encoder in self._encoders:
-            texts = self._texts[encoder.column]
-            # rare levels share a column, and a recipe does not list them: only if all are such, it is told
-            may_be_rare = isinstance(encoder, OneHot) and encoder.rest and texts.total() < self._n_rows
-            if not texts or may_be_rare:
-                continue
-            shown = ", ".join(f"{text[:_SHOWN_LETTERS]!r} ({n:,})" for text, n in texts.most_common(3))
-            more = ", …" if len(texts) > 3 else ""
-            notes.append(
-                f"{texts.total():,} of {self._n_rows:,} values of the column {encoder.column!r} are levels "
-                f"that the training rows did not have: {shown}{more}. They count as {encoder.unknown_words}; "
-                "correct them, or train again with such rows"
-            )
-        return notes
+def _warn_of_levels(encoder: OneHot | TargetMeans, column: pyarrow.Array) -> None:
+    """Warn of texts that no training row had, which the encoder cannot tell apart."""
+    unknown = unknown_levels(column, encoder.levels)
+    # rare levels share a column, and are not listed: only if no text is known, it is told
+    if not len(unknown) or (encoder.rest is True and len(unknown) < len(column)):
+        return
+    counts = sorted((-one["counts"], one["values"]) for one in unknown.value_counts().to_pylist())
+    shown = ", ".join(f"{text[:_SHOWN_LETTERS]!r} ({-count:,})" for count, text in counts[:3])
+    more = ", …" if len(counts) > 3 else ""
+    warnings.warn(
+        f"{len(unknown):,} of {len(column):,} values of the column {encoder.column!r} are levels that the "
+        f"training rows did not have: {shown}{more}. They count as the first of two levels, as none of "
+        "several, or as the mean of all; correct them, or train again with such rows",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:

@@ -398,12 +398,12 @@ def conclude(
 ) -> Trained:
     """Warn of what may not hold for new rows, and list the candidates that were tried, and left out."""
     solved, dataset = trained.solved, prepared.dataset
-    own = choices.options.of_estimator
+    options = choices.options
     if choices.given:
-        feature_map = trained.model.feature_map
-        own |= {"kernel": kinds.kernel_of(feature_map), "length_scale": "auto"}
-        own["n_components"] = feature_map.n_components
-    model = trained.model.with_card(**{parameters.PARAMETERS: parameters.to_card(own)})
+        best = trained.model.feature_map
+        kernel, n_components = kinds.kernel_of(best), best.n_components
+        options = replace(options, kernel=kernel, length_scale="auto", n_components=n_components)
+    model = trained.model.with_card(**{parameters.PARAMETERS: parameters.of_options(options)})
     trained = replace(trained, model=model)
     if budget.limit is not None:
         model = model.with_card(time_limit=budget.limit, untried=budget.untried)
