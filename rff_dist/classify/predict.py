@@ -45,7 +45,7 @@ def evaluate_by_group(
     `model`: a classifier; if it has probabilities, they are judged too.
     Raises DataError if the dataset does not fit the model, or a label is not among the classes.
     """
-    model_rows.check_dataset(dataset, model.feature_map, model.card)
+    model_rows.check_dataset(dataset, model)
     judge = partial(judge_rows, calibration=calibration_of(model))
     return inspection.sum_rows(dataset, judge, model.linear, engine=engine, label="evaluate")
 
@@ -123,7 +123,7 @@ def predict(
     Raises DataError if the dataset does not fit the model; SolveError if there are no probabilities;
       StorageError if the output exists and `overwrite` is False, or cannot be written.
     """
-    model_rows.check_dataset(dataset, model.feature_map, model.card)
+    model_rows.check_dataset(dataset, model)
     calibration = calibration_of(model)
     if probabilities and calibration is None:
         raise no_probabilities(model)

@@ -113,6 +113,7 @@ class Dataset(ABC):
       "error" for rows that are not stored.
     `version`: for a stored dataset that keeps versions: the snapshot that is read; else None.
     `attributes`: stored next to the arrays; none for rows that are not stored.
+    `reference`: the coordinate reference system of a grid; none for other rows.
     """
 
     url: str | None
@@ -121,6 +122,7 @@ class Dataset(ABC):
     missing_chunks: str
     version: str | None
     attributes: Mapping[str, Any] = MappingProxyType({})
+    reference: Mapping[str, str] = MappingProxyType({})
 
     @property
     def column_names(self) -> list[str]:

@@ -34,6 +34,7 @@ class ExtendedDataset(blocks.Dataset):
 
     url = _of_source("url")
     attributes = _of_source("attributes")
+    reference = _of_source("reference")
     feature_names = _of_source("feature_names")
     missing_chunks = _of_source("missing_chunks")
     version = _of_source("version")

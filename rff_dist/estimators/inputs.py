@@ -97,9 +97,7 @@ def as_dataset(
         dataset = datasets.dataset_from_arrays(X, y, sample_weight)
     if supervised and dataset.n_targets < 1:
         raise DataError(f"{type(estimator).__name__} requires y to be passed, but the data have none")
-    # other rows than these are encoded by now, or hold inputs
-    is_encoded = not (_is_stored(X) or xarrays.is_xarray(X))
-    _check_columns(estimator, dataset, reset=reset, is_encoded=is_encoded)
+    _check_columns(estimator, dataset, reset=reset)
     return dataset
 
 
@@ -119,6 +117,8 @@ def encoded(estimator: BaseEstimator, X: Any) -> Any:
     """
     recipe = recipes.recipe_of(_card_of(estimator))
     if recipe is None or _is_stored(X) or xarrays.is_xarray(X):
+        if recipe is not None and isinstance(X, Dataset):
+            model_rows.check_encoding(X, recipe)
         return X
     # tables of Arrow call their values columns
     names = getattr(X, "column_names", getattr(X, "columns", None))
@@ -231,33 +231,18 @@ def _named_column(dataset: Dataset, name: str, parameter: str) -> columns.Column
     return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks, version=dataset.version)
 
 
-def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool, is_encoded: bool) -> None:
+def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
     names = dataset.feature_names
-    if reset:
-        estimator.n_features_in_ = dataset.n_features
-        if names is not None:
-            estimator.feature_names_in_ = np.asarray(names, object)
-        elif hasattr(estimator, "feature_names_in_"):
-            del estimator.feature_names_in_
+    if not reset:
+        card = {"feature_names": getattr(estimator, "feature_names_in_", ()), **_card_of(estimator)}
+        who = type(estimator).__name__
+        model_rows.check_columns(dataset, estimator.n_features_in_, card, who=who)
         return
-    card = _card_of(estimator)
-    recipe = recipes.recipe_of(card)
-    if recipe is not None and not is_encoded:
-        model_rows.check_encoding(dataset, recipe)
-    if isinstance(dataset, grids.GridDataset):
-        grids.reference_of([card.get("reference", {}), dataset.reference])
-    # in scikit-learn's own words, which its conformance tests look for
-    if dataset.n_features != estimator.n_features_in_:
-        raise DataError(
-            f"X has {dataset.n_features} features, but {type(estimator).__name__} is expecting "
-            f"{estimator.n_features_in_} features as input"
-        )
-    expected = getattr(estimator, "feature_names_in_", None)
-    if names is not None and expected is not None and list(names) != list(expected):
-        raise DataError(
-            f"The feature names should match those that were passed during fit: the data have {list(names)}, "
-            f"expected {list(expected)}"
-        )
+    estimator.n_features_in_ = dataset.n_features
+    if names is not None:
+        estimator.feature_names_in_ = np.asarray(names, object)
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
 
 
 def _in_memory(X: Any, y: Any, sample_weight: Any) -> Dataset:

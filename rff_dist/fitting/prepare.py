@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rff_dist.data import blocks, labelled, sources
+from rff_dist.data import blocks, sources
 from rff_dist.engines import progress, protocol
 from rff_dist.features import draw as for_dataset
 from rff_dist.features import feature_options, maps
@@ -111,9 +111,9 @@ def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
     if prefix is not None:
         # an update compares it with the fingerprint of the first rows of data that have grown since
         facts["prefix_fingerprint"] = prefix
-    attributes, reference = dataset.attributes, getattr(_innermost(dataset), "reference", {})
-    if reference:
-        facts["reference"] = dict(reference)
+    attributes = dataset.attributes
+    if dataset.reference:
+        facts["reference"] = dict(dataset.reference)
     if (table := sources.followed_table(attributes)) is not None:
         facts["data_table"] = table
     if (recipe := attributes.get("recipe")) is not None:
@@ -125,9 +125,3 @@ def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
         if names is not None:
             facts[name] = list(names)
     return facts
-
-
-def _innermost(dataset: blocks.Dataset) -> blocks.Dataset:
-    while isinstance(dataset, labelled.ExtendedDataset):
-        dataset = dataset.source
-    return dataset

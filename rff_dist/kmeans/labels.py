@@ -29,7 +29,7 @@ def label_in_memory(dataset: Dataset, clusters: starts.Clusters, *, engine: Engi
 
     Raises DataError if the dataset does not fit the clusters, or values are not finite.
     """
-    model_rows.check_dataset(dataset, clusters.feature_map, clusters.card)
+    model_rows.check_dataset(dataset, clusters)
     compute, state = lloyd_pass.label_rows, clusters.state
     return predicting.rows_in_memory(dataset, compute, state, engine=engine, label="label")
 
@@ -39,7 +39,7 @@ def inertia_of(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -
 
     Raises DataError as `label_in_memory`, and if a weight is negative.
     """
-    model_rows.check_dataset(dataset, clusters.feature_map, clusters.card)
+    model_rows.check_dataset(dataset, clusters)
     moments = inspection.inspect(dataset, engine=engine) if dataset.weighted else None
     job = starts.measure(dataset, clusters.feature_map, moments, engine=engine)
     state = job.centres(clusters.centres[np.newaxis])
@@ -53,7 +53,7 @@ def evaluate(dataset: Dataset, labels: Column, clusters: starts.Clusters, *, eng
     Raises DataError if the dataset does not fit the clusters, there is not one label for each row, or values
       are not finite.
     """
-    model_rows.check_dataset(dataset, clusters.feature_map, clusters.card)
+    model_rows.check_dataset(dataset, clusters)
     rows = GroupedDataset(dataset.without_targets(), labels)  # known labels travel with rows as groups
     return inspection.sum_rows(rows, _count_rows, clusters.state, engine=engine, label="evaluate")
 
@@ -116,7 +116,7 @@ def stage_labels(
             "`principal` is wanted, but these clusters were not found in principal components; give "
             "`n_principal` when clustering, or leave it out"
         )
-    model_rows.check_dataset(dataset, clusters.feature_map, clusters.card)
+    model_rows.check_dataset(dataset, clusters)
     dataset = dataset.without_targets()
     fields: list[Any] = [("labels", np.int32)]
     if distances:

@@ -231,7 +231,7 @@ def check_updatable(model: RidgeModel) -> None:
 
 def check_columns(model: RidgeModel, dataset: blocks.Dataset) -> None:
     """Raise DataError unless a dataset has the columns and targets of a model."""
-    model_rows.check_dataset(dataset, model.feature_map, model.card)
+    model_rows.check_dataset(dataset, model)
     spec = model.summed.spec
     if (dataset.n_targets, dataset.one_dimensional) != (spec.n_targets, spec.one_dimensional):
         raise DataError(

@@ -181,7 +181,7 @@ def project(
     Raises DataError if the dataset has other columns, or values that are not finite; StorageError if the
       output exists and `overwrite` is False, or cannot be written.
     """
-    model_rows.check_dataset(dataset, projection.linear.feature_map, {})
+    model_rows.check_columns(dataset, projection.linear.feature_map.n_features, {})
     rows, n_columns = dataset.without_targets(), projection.n_components
     output = predicting.write_output(
         rows,

@@ -6,36 +6,41 @@ from typing import Any
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.grids import GridDataset, reference_of
 from rff_dist.errors import DataError
-from rff_dist.features import maps
 from rff_dist.recipes.recipes import Recipe, recipe_of
 from rff_dist.text import redact
 
 
-def check_dataset(dataset: Dataset, feature_map: maps.FeatureMap, card: Mapping[str, Any]) -> None:
+def check_dataset(dataset: Dataset, model: Any) -> None:
+    """Check that a dataset has the columns of a model with a feature map and a card; see `check_columns`."""
+    check_columns(dataset, model.feature_map.n_features, model.card)
+
+
+def check_columns(
+    dataset: Dataset, n_features: int, card: Mapping[str, Any], *, who: str = "the model"
+) -> None:
     """Check that a dataset has the columns that a model was trained on, encoded by the same recipe.
 
     `card`: of the model; empty if it has none.
+    `who`: the model in messages, which are scikit-learn's: its conformance tests look for them.
     Raises DataError if it has another number of columns, other names, another recipe or none, or another
       reference system.
     """
-    if isinstance(dataset, GridDataset):
-        reference_of([card.get("reference", {}), dataset.reference])
-    if dataset.n_features != feature_map.n_features:
-        raise DataError(
-            f"X has {dataset.n_features} features, but the model is expecting "
-            f"{feature_map.n_features} features"
-        )
-    expected = card.get("feature_names")
-    names = dataset.feature_names
-    if expected and names and list(names) != list(expected):
-        raise DataError(
-            f"the columns of X are {list(names)}, but the model was trained on {list(expected)}; "
-            "give the same columns in the same order"
-        )
+    reference_of([card.get("reference", {}), dataset.reference])
     recipe = recipe_of(card)
     # rows in memory come from those that were checked when they were read
     if recipe is not None and (dataset.url is not None or isinstance(dataset, GridDataset)):
         check_encoding(dataset, recipe)
+    if dataset.n_features != n_features:
+        raise DataError(
+            f"X has {dataset.n_features} features, but {who} is expecting {n_features} features as input"
+        )
+    expected = list(card.get("feature_names", ()))
+    names = list(dataset.feature_names or ())
+    if expected and names and names != expected:
+        raise DataError(
+            "The feature names should match those that were passed during fit: the columns of X are "
+            f"{names}, expected {expected}. Give the same columns in the same order"
+        )
 
 
 def check_encoding(dataset: Dataset, recipe: Recipe) -> None:

@@ -58,7 +58,7 @@ def calibrate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> uncerta
 
 
 def _check_targets(dataset: Dataset, model: RidgeModel) -> None:
-    model_rows.check_dataset(dataset, model.feature_map, model.card)
+    model_rows.check_dataset(dataset, model)
     if dataset.n_targets != model.n_targets:
         raise DataError(f"y has {dataset.n_targets} targets, but the model predicts {model.n_targets}")
 
@@ -122,7 +122,7 @@ class _Predicting:
 def _predicting(
     dataset: Dataset, model: RidgeModel, *, std: bool = False, coverage: float | None = None, engine: Engine
 ) -> _Predicting:
-    model_rows.check_dataset(dataset, model.feature_map, model.card)
+    model_rows.check_dataset(dataset, model)
     intervals = ["lower", "upper"] if coverage is not None else []
     arrays = ["predictions", *(["standard_deviations"] if std else []), *intervals]
     state = _Predicting(model.linear, arrays, model.one_dimensional)

@@ -107,7 +107,7 @@ def check_rows(url: str, dataset: Dataset, scoring: ScoringModel) -> None:
     Raises DataError if they have not.
     """
     try:
-        model_rows.check_dataset(dataset, scoring.model.feature_map, scoring.model.card)
+        model_rows.check_dataset(dataset, scoring.model)
     except DataError as error:
         raise DataError(
             f"{redact(url)} does not fit {redact(scoring.url)}: {error}. Give data of the columns "

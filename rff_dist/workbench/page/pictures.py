@@ -401,7 +401,7 @@ def view_clusters(
     `n_rows`: largest size of the sample.
     Raises DataError if the columns do not fit the clusters, or a sampled row holds NaN or infinity.
     """
-    model_rows.check_dataset(dataset, clusters.feature_map, clusters.card)
+    model_rows.check_dataset(dataset, clusters)
     X = samples.sample_inputs(dataset.without_targets(), seed, n_rows=n_rows)
     labels = lloyd_pass.label_rows(blocks.Rows(blocks.Block(0, 0, len(X)), X), clusters.state)
     Z = clusters.feature_map.transform(X, dtype=np.float64)
