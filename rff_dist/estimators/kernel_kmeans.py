@@ -57,9 +57,9 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         precomputed kernel has none.
     n_init : int or "auto", default="auto"
         The number of starts; the start of least inertia is kept. "auto" is 10, or 1 if `init` is an array.
-    init : "k-means++" or int array, default="k-means++"
+    init : "k-means++" or int array of shape (n_clusters,), default="k-means++"
         How each start begins: greedy k-means++ in feature space; or the numbers of the rows that are the
-        first centres, of shape (n_clusters,); or the first labels, of shape (n_samples,).
+        first centres.
     max_iter : int, default=300
         The largest number of iterations of each start.
     standardize : {"auto", "rank"} or bool, default=False
@@ -156,7 +156,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
                 other = exact.cluster(gram, weights, labels, **limits)
                 if other.inertia < kept.inertia * (1.0 - exact.EQUAL):
                     kept = other
-        self._centres = kept.centres
+        self._kept = kept
         self.labels_ = np.empty(len(order), np.int32)
         # from sorted order back to the order in which the rows came
         self.labels_[order] = kept.labels
@@ -182,7 +182,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         inspection.check_standardize(self.standardize)
         n_init = check_count(starts_of(self.n_init, auto=1), "n_init")
         if isinstance(self.init, str):
-            check_name(self.init, ("k-means++",), "init", also=", row numbers, or labels")
+            check_name(self.init, ("k-means++",), "init", also=", or row numbers")
         elif n_init > 1:
             raise InvalidParameterError(
                 f"`n_init` is {n_init} together with a given `init`, which is one start"
@@ -254,23 +254,18 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             n_init = starts_of(self.n_init, auto=N_INIT)
             choose = partial(exact.choose_rows, gram, weights, self.n_clusters, seed=seed)
             return [exact.labels_from_rows(gram, weights, choose(start=start)) for start in range(n_init)]
-        init = np.asarray(self.init)
-        as_rows = init.shape == (self.n_clusters,)
-        limit = len(order) if as_rows else self.n_clusters
-        if not (as_rows or init.shape == order.shape) or init.dtype.kind not in "iu":
+        init, n_samples = np.asarray(self.init), len(order)
+        if init.shape != (self.n_clusters,) or init.dtype.kind not in "iu":
             raise InvalidParameterError(
-                f"`init` has shape {init.shape} and dtype {init.dtype}; expected 'k-means++', the numbers "
-                f"of n_clusters={self.n_clusters} rows, or labels of all {len(order)} rows"
+                f"`init` has shape {init.shape} and dtype {init.dtype}; expected 'k-means++', or the numbers "
+                f"of n_clusters={self.n_clusters} rows"
             )
-        if init.min() < 0 or init.max() >= limit or (as_rows and len(np.unique(init)) < len(init)):
-            what = "row numbers, each once," if as_rows else "labels"
+        if init.min() < 0 or init.max() >= n_samples or len(np.unique(init)) < len(init):
             raise InvalidParameterError(
-                f"`init` has values from {init.min()} to {init.max()}; expected {what} from 0 to {limit - 1}"
+                f"`init` is {init[:10].tolist()}; expected row numbers, each once, from 0 to {n_samples - 1}"
             )
-        if as_rows:
-            # where each row went when rows were sorted
-            return [exact.labels_from_rows(gram, weights, np.argsort(order)[init])]
-        return [init.astype(np.intp)[order]]
+        # where each row went when rows were sorted
+        return [exact.labels_from_rows(gram, weights, np.argsort(order)[init])]
 
     def predict(self, X: Any) -> NDArray[np.int32]:
         """Return the cluster of each row, O(n_rows · n_samples · (n_features + n_clusters)).
@@ -294,11 +289,9 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
-        centres = self._centres
         if self.kernel_ is None:
-            return centres.nearest(centres.scores(_as_gram(self, X, reset=False))).astype(np.int32)
-        strips = self._strips(self._new_rows(X))
-        labels = [centres.nearest(centres.scores(values)) for _, values in strips]
+            return self._kept.nearest(_as_gram(self, X, reset=False)).astype(np.int32)
+        labels = [self._kept.nearest(values) for _, values in self._strips(self._new_rows(X))]
         return np.concatenate(labels).astype(np.int32)
 
     def transform(self, X: Any) -> FloatArray:
@@ -319,7 +312,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             )
         inputs = self._new_rows(X)
         squared = [
-            self._centres.scores(values) + self.kernel_.diagonal(inputs[strip])[:, np.newaxis]
+            self._kept.scores(values) + self.kernel_.diagonal(inputs[strip])[:, np.newaxis]
             for strip, values in self._strips(inputs)
         ]
         return np.sqrt(np.maximum(np.concatenate(squared), 0.0))

@@ -28,47 +28,37 @@ _STREAM = 2**36  # first of the seed's random streams for starts, far above the 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Centres:
-    """Centres of clusters, as means of rows: the share of each row in each, and ‖c‖².
+class KernelClusters:
+    """Clusters of rows, their centres as means of rows, and how they were found.
 
-    The norm of a cluster without rows is infinite, so that no row is assigned to it. Squared distances that
-    differ by less than `rounding` count as equal.
+    `members` has the share of each row in each centre. The squared norm of a cluster without rows is
+    infinite, so that no row is assigned to it. `inertia` is the sum of w · squared distance to the nearest
+    centre; `objectives` are those to the mean of the row's own cluster, for each partition in turn, which
+    never rise.
     """
 
+    labels: IndexArray
     members: FloatArray
     squared_norms: FloatArray
     rounding: float
+    inertia: float
+    objectives: tuple[float, ...]
+    converged: bool
 
     __repr__ = short_repr
+
+    @property
+    def n_filled(self) -> int:
+        """Number of clusters that have rows with a weight."""
+        return int(np.isfinite(self.squared_norms).sum())
 
     def scores(self, gram: FloatArray) -> FloatArray:
         """Return squared distances minus k(x, x), of shape (n_rows, n_clusters)."""
         return self.squared_norms - 2.0 * (gram @ self.members)
 
-    def nearest(self, scores: FloatArray) -> IndexArray:
-        """Return the nearest centre of each row by its scores; the first of equals."""
-        least = scores.min(axis=1, keepdims=True)
-        return np.asarray((scores <= least + self.rounding).argmax(axis=1))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KernelClusters:
-    """Clusters of rows, their centres, and how they were found.
-
-    `inertia` is the sum of w · squared distance to the nearest centre; `objectives` are those to the mean of
-    the row's own cluster, for each partition in turn, which never rise.
-    """
-
-    labels: IndexArray
-    centres: Centres
-    inertia: float
-    objectives: tuple[float, ...]
-    converged: bool
-
-    @property
-    def n_filled(self) -> int:
-        """Number of clusters that have rows with a weight."""
-        return int(np.isfinite(self.centres.squared_norms).sum())
+    def nearest(self, gram: FloatArray) -> IndexArray:
+        """Return the nearest centre of each row of a Gram; the first of equals."""
+        return _nearest(self.scores(gram), self.rounding)
 
 
 def cluster(
@@ -83,16 +73,18 @@ def cluster(
     """
     if not weights.any():
         raise DataError("all sample weights are zero; at least one row must count")
-    diagonal = np.diagonal(gram)
+    diagonal, rounding = np.diagonal(gram)[:, np.newaxis], _rounding(gram, weights)
     rows = np.arange(len(gram))
     objectives: list[float] = []
-    labels = _refill(labels, _distances(gram, weights, labels, n_clusters)[1], weights, gram)
+    scores = _scores(gram, weights, labels, n_clusters)[2]
+    labels = _refill(labels, scores + diagonal, weights, rounding)
     for _ in range(max_iter):
-        centres, distances = _distances(gram, weights, labels, n_clusters)
+        members, squared_norms, scores = _scores(gram, weights, labels, n_clusters)
+        distances = scores + diagonal
         own = np.where(weights > 0, distances[rows, labels], 0.0)
         objectives.append(float(weights @ np.maximum(own, 0.0)))
-        nearest = centres.nearest(distances - diagonal[:, np.newaxis])
-        following = _refill(nearest, distances, weights, gram)
+        nearest = _nearest(scores, rounding)
+        following = _refill(nearest, distances, weights, rounding)
         stays = np.array_equal(following, labels)
         # the objective cannot rise, so if it does not fall, only ties and rounding move rows
         converged = stays or objectives[-1] >= min(objectives[:-1], default=math.inf)
@@ -101,22 +93,25 @@ def cluster(
         labels = following
     labels = labels if stays else nearest
     inertia = float(weights @ np.maximum(distances[rows, labels], 0.0))
-    return KernelClusters(labels, centres, inertia, tuple(objectives), converged)
+    return KernelClusters(labels, members, squared_norms, rounding, inertia, tuple(objectives), converged)
 
 
-def _distances(
+def _scores(
     gram: FloatArray, weights: FloatArray, labels: IndexArray, n_clusters: int
-) -> tuple[Centres, FloatArray]:
-    """Return the centres of a partition, and the squared distances of all rows to them."""
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the centres of a partition, as shares of rows and ‖c‖², and the scores of all rows."""
     totals = np.bincount(labels, weights, minlength=n_clusters)
     members = np.zeros((len(gram), n_clusters))
     members[np.arange(len(gram)), labels] = weights / np.where(totals > 0, totals, 1.0)[labels]
     products = gram @ members
-    # ‖c‖² = Σ_i share_i·⟨φ(x_i), c⟩, from the product that the distances need anyway
+    # ‖c‖² = Σ_i share_i·⟨φ(x_i), c⟩, from the product that the scores need anyway
     squared_norms = np.where(totals > 0, (members * products).sum(axis=0), np.inf)
-    diagonal = np.diagonal(gram)
-    centres = Centres(members, squared_norms, _rounding(gram, weights))
-    return centres, diagonal[:, np.newaxis] - 2.0 * products + squared_norms
+    return members, squared_norms, squared_norms - 2.0 * products
+
+
+def _nearest(scores: FloatArray, rounding: float) -> IndexArray:
+    """Return the centre with the least score for each row; the first of those equal up to rounding."""
+    return np.asarray((scores <= scores.min(axis=1, keepdims=True) + rounding).argmax(axis=1))
 
 
 def _rounding(gram: FloatArray, weights: FloatArray) -> float:
@@ -124,7 +119,7 @@ def _rounding(gram: FloatArray, weights: FloatArray) -> float:
     return EQUAL * float(np.abs(np.diagonal(gram)).max(initial=0.0, where=weights > 0))
 
 
-def _refill(labels: IndexArray, distances: FloatArray, weights: FloatArray, gram: FloatArray) -> IndexArray:
+def _refill(labels: IndexArray, distances: FloatArray, weights: FloatArray, rounding: float) -> IndexArray:
     """Move a row to each empty cluster: the farthest from its centre that is not alone in its cluster.
 
     Clusters stay empty if too few rows lie off their centres.
@@ -135,7 +130,7 @@ def _refill(labels: IndexArray, distances: FloatArray, weights: FloatArray, gram
     for empty in np.flatnonzero(counts == 0):
         movable = np.where(counts[labels] > 1, own, 0.0)
         row = int(movable.argmax())
-        if not movable[row] > 4.0 * _rounding(gram, weights):
+        if not movable[row] > 4.0 * rounding:
             break
         counts[labels[row]] -= 1
         counts[empty] = 1
@@ -201,5 +196,4 @@ def choose_greedily(
 
 def labels_from_rows(gram: FloatArray, weights: FloatArray, chosen: IndexArray) -> IndexArray:
     """Return the position in `chosen` of the row that is nearest to each row; the first of equals."""
-    scores = np.diagonal(gram)[chosen] - 2.0 * gram[chosen].T
-    return np.asarray((scores <= scores.min(axis=1, keepdims=True) + _rounding(gram, weights)).argmax(axis=1))
+    return _nearest(np.diagonal(gram)[chosen] - 2.0 * gram[chosen].T, _rounding(gram, weights))

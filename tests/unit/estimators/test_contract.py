@@ -87,7 +87,7 @@ NOT_TOGETHER = [
     ("exact k-means", {"init": [0.0, 1.0, 2.0]}, "init", "float64"),
     ("exact k-means", {"init": [0, 1, 1]}, "row numbers", 59),
     ("exact k-means", {"init": [0, 1, 60]}, "row numbers", 59),
-    ("exact k-means", {"init": [3] * 60}, "labels", 2),
+    ("exact k-means", {"init": [3] * 60}, "init", "n_clusters=3"),
     *((name, {"length_scale": "evidence"}, "'evidence'") for name in ("k-means", "PCA", "exact k-means")),
 ]
 
