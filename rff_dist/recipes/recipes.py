@@ -34,13 +34,14 @@ from rff_dist.recipes.tables import (
 )
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.storage import locations
+from rff_dist.text import clipped
 from rff_dist.typing import FloatArray, IntArray
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 MISSING = "(missing)"  # the level of missing text, if missing values are filled in
 _FORMAT = 1
 
-_SHOWN_LEVELS, _SHOWN_LETTERS = 6, 40
+_SHOWN_LEVELS = 6
 DATE_PARTS = ("elapsed-days", "year", "month", "day-of-year", "weekday", "hour")
 
 
@@ -141,7 +142,7 @@ class OneHot:
     @property
     def words(self) -> str:
         """What is done, for people."""
-        names = [level[:_SHOWN_LETTERS] for level in self.levels[:_SHOWN_LEVELS]]
+        names = [clipped(level) for level in self.levels[:_SHOWN_LEVELS]]
         names += ["…"] if len(self.levels) > _SHOWN_LEVELS else []
         rest = "; one more column for all others" if self.rest else ""
         others = rest + _missing_words(self.n_missing)
@@ -277,7 +278,7 @@ class Recipe:
     def words(self) -> str:
         """What is done to columns that are not taken as they are, for people."""
         encoders = [part for part in self.columns if not isinstance(part, Number) or part.words != "as it is"]
-        shown = "; ".join(f"{part.column[:_SHOWN_LETTERS]}: {part.words[:80]}" for part in encoders[:4])
+        shown = "; ".join(f"{clipped(part.column)}: {clipped(part.words, 80)}" for part in encoders[:4])
         return shown + ("; …" if len(encoders) > 4 else "")
 
     @property
@@ -459,12 +460,6 @@ def _rows_of(table: pyarrow.Table, types: Mapping[str, pyarrow.DataType]) -> Ite
         yield cast_columns(batch, types, "the table")
 
 
-def unknown_levels(column: pyarrow.Array, levels: Sequence[str]) -> pyarrow.Array:
-    """Return the texts of a column that are none of the levels; missing ones are left out."""
-    text = to_text(column).drop_null()
-    return text.filter(compute.invert(compute.is_in(text, value_set=pyarrow.array(levels, pyarrow.string()))))
-
-
 def _warn_of_levels(encoder: OneHot | TargetMeans, column: pyarrow.Array) -> None:
     """Warn of texts that no training row had, which the encoder cannot tell apart."""
     unknown = unknown_levels(column, encoder.levels)
@@ -472,7 +467,7 @@ def _warn_of_levels(encoder: OneHot | TargetMeans, column: pyarrow.Array) -> Non
     if not len(unknown) or (encoder.rest is True and len(unknown) < len(column)):
         return
     counts = sorted((-one["counts"], one["values"]) for one in unknown.value_counts().to_pylist())
-    shown = ", ".join(f"{text[:_SHOWN_LETTERS]!r} ({-count:,})" for count, text in counts[:3])
+    shown = ", ".join(f"{clipped(text)!r} ({-count:,})" for count, text in counts[:3])
     more = ", …" if len(counts) > 3 else ""
     warnings.warn(
         f"{len(unknown):,} of {len(column):,} values of the column {encoder.column!r} are levels that the "

@@ -398,12 +398,16 @@ def conclude(
 ) -> Trained:
     """Warn of what may not hold for new rows, and list the candidates that were tried, and left out."""
     solved, dataset = trained.solved, prepared.dataset
-    options = choices.options
+    own = parameters.of_options(choices.options)
     if choices.given:
-        best = trained.model.feature_map
-        kernel, n_components = kinds.kernel_of(best), best.n_components
-        options = replace(options, kernel=kernel, length_scale="auto", n_components=n_components)
-    model = trained.model.with_card(**{parameters.PARAMETERS: parameters.of_options(options)})
+        drawn = trained.model.feature_map
+        candidate = {
+            "kernel": kinds.kernel_of(drawn),
+            "length_scale": "auto",
+            "n_components": drawn.n_components,
+        }
+        own |= parameters.to_card(candidate)
+    model = trained.model.with_card(**{parameters.PARAMETERS: own})
     trained = replace(trained, model=model)
     if budget.limit is not None:
         model = model.with_card(time_limit=budget.limit, untried=budget.untried)

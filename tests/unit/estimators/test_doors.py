@@ -180,6 +180,8 @@ def test_rows_in_any_container_get_what_the_pipeline_said_or_a_reason(stored, ki
         assert found is not None or name not in FRAMES, name
         if found is None:
             continue
+        if name == "grid" and kind == "classifier":  # codes of classes, whose names are attributes
+            found = model.classes_[found.astype(int)]
         answers += 1
         if kind == "regression":
             np.testing.assert_allclose(found.ravel(), expected, rtol=1e-9, err_msg=name)
