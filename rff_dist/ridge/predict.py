@@ -149,7 +149,8 @@ def _warn_if_narrow(model: RidgeModel) -> None:
     if leverage > NARROW_ABOVE:
         warnings.warn(
             f"normal intervals may be too narrow: alpha was chosen with {leverage:.0%} as many degrees of "
-            "freedom as rows; fit with `conformal`, which takes them from held-out errors",
+            "freedom as rows; fit with conformal=True (rff-dist fit --conformal), which takes them from "
+            "held-out errors",
             UserWarning,
             stacklevel=2,
         )

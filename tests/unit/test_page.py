@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import warnings
 from base64 import b64encode
 from html import escape
 from html.parser import HTMLParser
@@ -414,3 +415,15 @@ def test_the_area_under_the_curve_is_what_scikit_learn_says(ties):
     pages._draw_roc(page, positive, scores, "spam")
     [picture] = page.parts
     assert f"is {roc_auc_score(positive, scores):.3f};" in picture.alt
+
+
+@pytest.mark.filterwarnings("default")
+def test_warnings_of_the_job_and_of_the_page_come_first(monkeypatch):
+    def make(*_):
+        warnings.warn("intervals may be too narrow", stacklevel=1)
+        return Document("a page", [{"rows": "3"}])
+
+    monkeypatch.setattr(pages, "_page_of", make)
+    with pytest.warns(UserWarning, match="too narrow"):  # which is shown elsewhere too
+        page = pages.page_of(None, None, times=None, warned=["weights are not used"])
+    assert page.parts[0] == {"warning": "weights are not used; intervals may be too narrow"}

@@ -88,7 +88,8 @@ class Passes:
 
             self.at_work("report")
             command = messages.this_command() if settings.is_program.get() else None
-            about = page_of(result, job, times=self.clock.times, command=command)
+            warned = settings.warned.get()
+            about = page_of(result, job, times=self.clock.times, command=command, warned=warned)
             with after_job():
                 html.write_page(about, page.report)
 

@@ -171,7 +171,8 @@ def update(
         passes.write_page(page, done, job)
     elif page.report is not None:
         messages.say("warning", "there are no new rows, so no report was written", "yellow")
-    return update_document(done, {"report": page.report, **passes.facts()})
+    written = page.report if done.challenger is not None else None
+    return update_document(done, {"report": written, **passes.facts()})
 
 
 @shell.command(

@@ -67,6 +67,8 @@ def in_flags(message: str) -> str:
 def say(kind: str, message: str, style: str) -> None:
     """Show one line on standard error, without secrets."""
     message = in_flags(without_secrets(message))
+    if kind == "warning":
+        settings.warned.set((*settings.warned.get(), message))
     _show_line(kind, message, Text.assemble((f"{kind}: ", f"bold {style}"), message))
 
 

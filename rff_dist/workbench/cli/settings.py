@@ -13,6 +13,8 @@ is_program: ContextVar[bool] = ContextVar("is_program", default=False)
 
 #: Names of the options of the command that runs.
 options: ContextVar[Set[str]] = ContextVar("options", default=frozenset())
+#: Warnings that it has shown.
+warned: ContextVar[tuple[str, ...]] = ContextVar("warned", default=())
 
 
 def logs_json() -> bool:

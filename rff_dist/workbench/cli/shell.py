@@ -106,8 +106,8 @@ class Command:
         values: dict[str, Any] = {}
         shown = fields.build(Shown, {"json": "json" in given})  # until the others are read, which may fail
         names = {one.name for one in self.options}
-        # a name for this run in the JSON lines of the log
-        with logs.of_run(uuid.uuid4().hex[:12]), contexts.setting(settings.options, names):
+        run = logs.of_run(uuid.uuid4().hex[:12])  # a name for this run in the JSON lines of the log
+        with run, contexts.setting(settings.options, names), contexts.setting(settings.warned, ()):
             try:
                 shown = fields.build(Shown, sources.read(_SHARED, given))
                 settings.quiet.set(shown.quiet)

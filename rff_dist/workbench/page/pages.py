@@ -4,6 +4,7 @@ import getpass
 import itertools
 import math
 import subprocess
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -32,19 +33,39 @@ from rff_dist.workbench.results import clusters as results
 from rff_dist.workbench.results import document, html, updates
 from rff_dist.workbench.results import models as results_models
 from rff_dist.workbench.results import rows as rows_words
-from rff_dist.workbench.results.words import APPROXIMATION, table_words, time_words, value_words
+from rff_dist.workbench.results.words import (
+    APPROXIMATION,
+    Alert,
+    table_words,
+    time_words,
+    value_words,
+)
 
 type Times = Callable[[], clock.Times]
 type Result = train.Training | refresh.Updated | cluster.Clustered
 
 
-def page_of(result: Result, job: Any, *, times: Times, command: str | None = None) -> document.Document:
+def page_of(
+    result: Result, job: Any, *, times: Times, command: str | None = None, warned: Sequence[str] = ()
+) -> document.Document:
     """Return the page about what a job made: a model that was trained or updated, or clusters.
 
     `job`: its spec.
     `times`: see `model_page`.
     `command`: the line of a shell that repeats the job.
+    `warned`: warnings of the job, which come first, before those of the page itself.
     """
+    with warnings.catch_warnings(record=True) as caught:
+        page = _page_of(result, job, times, command)
+    for warning in caught:
+        warnings.warn(warning.message, stacklevel=2)
+    said = dict.fromkeys([*warned, *(str(warning.message) for warning in caught)])
+    if said:
+        page.parts.insert(0, {"warning": Alert("; ".join(said))})
+    return page
+
+
+def _page_of(result: Result, job: Any, times: Times, command: str | None) -> document.Document:
     about: dict[str, Any] = {"times": times, "made": {"command": command, **_made_by(job)}}
     if isinstance(result, cluster.Clustered):
         return clusters_page(result, job, **about)
@@ -217,9 +238,10 @@ def _made_by(job: Any) -> dict[str, str | None]:
 def _user_words() -> str | None:
     """Name whose account makes the page; None where an account has no name, as in some containers."""
     try:
-        return f"by {getpass.getuser()}"
+        name = getpass.getuser()
     except (OSError, KeyError):  # KeyError before Python 3.13
         return None
+    return None if name == "root" else f"by {name}"
 
 
 def _data_tables(page: document.Document, sample: columns.PageSample, model: models.RidgeModel) -> None:
@@ -293,7 +315,10 @@ def _worst_rows(
 ) -> None:
     observed, predicted = comparison.y[:, target], comparison.ours.values[:, target]
     residuals, shown = observed - predicted, sample.columns[:6]
-    what, called = ("row, from 0", comparison.numbers) if comparison.ids is None else ("id", comparison.ids)
+    data = "test" if comparison.by == "test" else "training"
+    what, called = f"row of the {data} data, from 0", comparison.numbers
+    if comparison.ids is not None:
+        what, called = "id", comparison.ids
     rows = []
     for row in np.argsort(-np.abs(residuals), kind="stable")[:5]:
         cells = (column.cell(comparison.X[row]) for column in shown)
@@ -301,6 +326,8 @@ def _worst_rows(
         rows.append((f"{called[row]}", *figures, *cells))
     header = (what, f"observed {sample.targets[target]}", "predicted", "error")
     page.table("Rows with the largest errors", (*header, *(column.name for column in shown)), rows)
+    if comparison.ids is None:
+        page.say("An `id` that the table is ingested with would name these rows here.", note=True)
 
 
 def _residual_section(
@@ -371,7 +398,7 @@ def _interval_table(
     weights, groups = (
         None if values is None else values[shown] for values in (comparison.weights, comparison.groups)
     )
-    found = []
+    found, narrow = [], []
     for level in COVERAGES:
         try:
             made = predict_in_memory(rows, model, coverage=level, engine=serial.SerialEngine())
@@ -385,10 +412,14 @@ def _interval_table(
             share, low, high = verdict.share_with_interval(hits, weights, groups)
             wanted = f"{level:.0%}" if len(targets) == 1 else f"{name}, {level:.0%}"
             width = float((upper - lower)[:, target].mean())
+            if high < level:
+                narrow.append(wanted)
             found.append((wanted, text.share(share), f"{text.share(low)} to {text.share(high)}", width))
     caption = f"Prediction intervals, from {predict.intervals_by(model)}, on {len(observed):,} test rows"
     header = ("wanted coverage", "measured coverage", f"its {verdict.LEVEL:.0%} interval", "mean width")
     page.table(caption, header, found)
+    if narrow:
+        page.parts.append({"too narrow": Alert(f"the intervals of {' and '.join(narrow)}")})
 
 
 def _confusion_section(page: document.Document, comparison: verdict.Comparison, names: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ def job(tmp_path):
     return data, model, registered
 
 
-def test_an_update_is_told_and_a_second_one_has_nothing_to_do(job):
+def test_an_update_is_told_and_a_second_one_has_nothing_to_do(job, tmp_path):
     data, model, registered = job
     append_dataset(data, *batch(1, 300, shift=0.5))
     before = read_model(model).card
@@ -38,6 +38,9 @@ def test_an_update_is_told_and_a_second_one_has_nothing_to_do(job):
     for expected in ("published:", "300, of 300 appended", "embedding, columns", "heat", "1,100 rows"):
         assert expected in told
     assert "nothing new" in shown("update", model, data, "--serial")
+    page = tmp_path / "page.html"
+    assert document("update", model, data, "--serial", "--report", page)["report"] is None
+    assert not page.exists()
     version = document("update", registered, data, "--serial")
     assert (version["command"], version["version"]) == ("update", 2)
     assert version["digest"] == read_model(model).digest() == read_model(registered).digest()
