@@ -10,8 +10,6 @@ import logging
 import re
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -28,7 +26,6 @@ from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.logging.loggers import flow_run_logger
 from prefect.runtime import flow_run as this_run
-from prefect.settings import get_current_settings
 from prefect.utilities.timeout import timeout
 
 from rff_dist import contexts, errors
@@ -44,7 +41,6 @@ from rff_dist.workbench.jobs.steps import Runner
 
 #: Seconds after which a pass first shows its progress on the server, and between later updates.
 SHOW_AFTER_S, SHOW_EVERY_S = 2.0, 5.0
-CONNECT_S = 6.0  # for the server's first answer
 
 
 @group
@@ -230,22 +226,6 @@ def step[**P, R](function: Callable[P, R], run_name: str, *, delays: Sequence[fl
         retry_delay_seconds=list(delays),
         retry_condition_fn=is_worth_another_try,
     )
-
-
-def check_server() -> None:
-    """Raise ClusterUnavailableError if a Prefect server is named by the settings and does not answer."""
-    url = get_current_settings().api.url
-    if url is None:
-        return  # flows start one of their own
-    try:
-        urllib.request.urlopen(f"{url}/health", timeout=CONNECT_S).close()
-    except urllib.error.HTTPError:
-        return  # it answers, as authentication makes it
-    except OSError as error:
-        raise errors.ClusterUnavailableError(
-            f"no Prefect server answers at {redact(url)} ({error}); start it, or unset "
-            "PREFECT_API_URL, so that the flow starts one of its own"
-        ) from error
 
 
 # ------------------------------------------------------------------------------------------ while it runs

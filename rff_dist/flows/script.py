@@ -7,7 +7,7 @@ from prefect import Flow
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError, RFFDistError
-from rff_dist.flows import running
+from rff_dist.flows import running, server
 from rff_dist.workbench.results import exits, updates
 
 
@@ -24,7 +24,7 @@ def run_script(flow: Flow[..., Any], form: type[running.Form]) -> None:
     values: dict[str, Any] = {}
     try:
         values = _values_of(words, form)
-        running.check_server()
+        server.check_server()
         result = flow(**values)
     except RFFDistError as error:
         outputs = [

@@ -5,7 +5,6 @@ picture's width, and three colours. The rows are written to Zarr, a model is tra
 local Dask cluster, and the model predicts the whole picture into Zarr.
 """
 
-import logging
 import math
 import os
 import time
@@ -71,9 +70,9 @@ def run_demo(
     (output / "prefect").mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str((output / "prefect").resolve()))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
-    from rff_dist.flows import running, tune
+    from rff_dist.flows import running, server, tune
 
-    running.check_server()
+    server.check_server()
     image = load_sample_image("flower.jpg")[::stride, ::stride] / 255.0
     places, learnt, held_out = _write_pixels(image, output, seed)
     console.print(f"[bold]flower.jpg[/bold]: {len(places):,} pixels, half of them to learn from.")
@@ -111,8 +110,6 @@ def run_demo(
         "psnr": _psnr(np.mean(trained["metrics"]["mse"])),
         "model_digest": trained["digest"],
     }
-    # At lower levels matplotlib reports on its font cache.
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.WARNING)
     masked = np.full(image.shape, 0.5)
     masked.reshape(-1, 3)[learnt] = image.reshape(-1, 3)[learnt]
     about = f"a random half of the {image.shape[1]} × {image.shape[0]} pixels; the others are grey"

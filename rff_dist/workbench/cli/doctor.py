@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import os
-import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from rff_dist.storage.arrays import Header
 
 PACKAGES = ("rff_dist", "numpy", "scipy", "zarr", "dask", "distributed", "prefect")
-MIN_CHUNK, MAX_CHUNK, LOW_DISK = 2**18, 2**28, 2**30  # bytes
+MIN_CHUNK, MAX_CHUNK = 2**18, 2**28  # bytes
 EXPIRES_SOON = 14 * 86_400  # seconds
 _SERVERS = ("distributed", "dask", "prefect", "rff-dist", "rff_dist")  # words of their command lines
 
@@ -58,19 +57,19 @@ def doctor(
     data: str | None = fields.argument("A dataset whose chunks and codecs are checked.", "DATA", None),
     where: Annotated[Cluster, "scheduler", "insecure"],
 ) -> Document:
-    """Check versions, BLAS, products, disk, ports, TLS, Prefect, and a dataset and a cluster if named.
+    """Check versions, products, ports, TLS, Prefect, and a dataset and a cluster if they are named.
 
     Each line is ok, a warning or a failure, and says what to do. The exit code is 1 if anything failed.
     """
+    from rff_dist.flows.server import find_server
+
     cluster = where.in_environment()
     findings = [
         Finding.of("versions", ", ".join(f"{name} {version}" for name, version in _versions().items())),
-        check_blas(),
         check_products(),
-        *check_disk(data),
         check_ports(),
         *check_tls(cluster),
-        check_prefect(os.environ),
+        check_prefect(*find_server()),
     ]
     if cluster.scheduler:
         findings.append(check_cluster(cluster))
@@ -91,23 +90,6 @@ def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name.replace("_", "-")) for name in PACKAGES}
 
 
-def check_blas() -> Finding:
-    """Compare the threads of BLAS with the processors of this process."""
-    import numpy as np
-    import scipy.linalg  # noqa: F401  # loads its own BLAS
-    from threadpoolctl import threadpool_info
-
-    from rff_dist.numerics.machine import available_cores
-
-    assert np.ones(1)[0] == 1  # loads NumPy's
-    n_cpus = available_cores()
-    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
-    shown = [f"{pool['internal_api']} {pool.get('version')}, {pool['num_threads']} threads" for pool in pools]
-    too_many = any(pool["num_threads"] > n_cpus for pool in pools)
-    todo = f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way" if too_many else ""
-    return Finding.of("BLAS", f"{'; '.join(dict.fromkeys(shown))}; {n_cpus} processors", todo)
-
-
 def check_products() -> Finding:
     """Measure the ways to multiply features that pass their self-test."""
     from rff_dist.products.choice import VARIABLE, measure, rate_for
@@ -118,18 +100,6 @@ def check_products() -> Finding:
         return Finding("products", "fail", str(error), f"unset {VARIABLE}")
     forced = f", as {VARIABLE} says" if os.environ.get(VARIABLE) else ""
     return Finding.of("products", f"{best}{forced}; self-test passed by {measured.describe(2048)}")
-
-
-def check_disk(data: str | None) -> Iterator[Finding]:
-    """Report the free space for outputs, here and next to the data."""
-    places = {Path.cwd()}
-    if data is not None and "://" not in data and Path(data).exists():
-        places.add(Path(data).absolute().parent)
-    for place in sorted(places):
-        usage = shutil.disk_usage(place)
-        space = f"{human_bytes(usage.free)} free of {human_bytes(usage.total)} at {place}"
-        is_low = usage.free < max(LOW_DISK, usage.total // 50)
-        yield Finding.of("disk", space, "make room before a long job, or write elsewhere" if is_low else "")
 
 
 def check_ports() -> Finding:
@@ -185,13 +155,11 @@ def check_tls(cluster: Cluster) -> Iterator[Finding]:
         yield Finding.of("TLS", f"{cluster.tls.cert} is valid for {left / 86_400:.0f} days")
 
 
-def check_prefect(environment: Mapping[str, str]) -> Finding:
+def check_prefect(url: str | None, known: bool) -> Finding:
     """Check whether a Prefect server beyond this machine is used without TLS or authentication."""
-    url = environment.get("PREFECT_API_URL", "")
-    if not url:
+    if url is None:
         return Finding.of("Prefect", "no server is named; flows start one of their own")
     parts = urlsplit(url)
-    known = any(environment.get(f"PREFECT_API_{name}") for name in ("AUTH_STRING", "KEY"))
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         todo = "use https: others can read passwords and parameters on the way"
         return Finding("Prefect", "fail" if known else "warn", f"{redact(url)} is not encrypted", todo)

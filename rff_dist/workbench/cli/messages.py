@@ -84,6 +84,8 @@ def show_messages(*, debug: bool) -> Iterator[None]:
     """Show warnings and the package's log on standard error, one line each."""
     level = logging.DEBUG if debug else logging.WARNING
     log = logs.json_lines(debug=debug) if settings.logs_json() else logs.log_to(_LineHandler(), level)
+    # it tells of its caches
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with warnings.catch_warnings(), log:
         warnings.showwarning = lambda message, *_, **__: say("warning", str(message), "yellow")
         # Zarr leaves coroutines behind where a store fails, of which our error tells.
