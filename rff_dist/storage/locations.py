@@ -16,7 +16,7 @@ import time
 import uuid
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -359,11 +359,12 @@ def describe_files(folder: str) -> str:
     digest, n_files, n_bytes, seen = hashlib.sha256(), 0, 0, set[tuple[int, int]]()
     # Zarr reads the arrays and chunks behind symbolic links too.
     for place, folders, names in os.walk(folder, followlinks=True):
-        stat = os.stat(place)
-        if (identity := (stat.st_dev, stat.st_ino)) in seen:  # a link to a folder above, or a second one
-            folders.clear()
-            continue
-        seen.add(identity)
+        with suppress(FileNotFoundError):  # removed at this moment
+            stat = os.stat(place)
+            if (stat.st_dev, stat.st_ino) in seen:  # a link to a folder above, or a second one
+                folders.clear()
+                continue
+            seen.add((stat.st_dev, stat.st_ino))
         folders.sort()  # in place: `os.walk` descends in this order
         for name in filter(lambda name: os.path.islink(os.path.join(place, name)), folders):
             link = os.readlink(os.path.join(place, name))

@@ -126,8 +126,8 @@ def check(given: Iterable[tuple[str, fields.Declared, Any]]) -> None:
             if declared.place is None or url is None:
                 continue
             location = locations.parse_location(spreadsheets.split_sheet(url)[0])
-            path = os.path.realpath(location.path) if location.is_local else location.url
-            other, use = named.setdefault(path, (name, declared.place))
+            place = os.path.realpath(location.path) if location.is_local else location.url
+            other, use = named.setdefault(place, (name, declared.place))
             if other != name and "writes" in (use, declared.place):
                 raise StorageError(
                     f"`{other}` and `{name}` are both {location}, which one of them would replace; give "
@@ -136,8 +136,9 @@ def check(given: Iterable[tuple[str, fields.Declared, Any]]) -> None:
             if declared.place == "fills":
                 output_places.try_writing(location.child("file"))
             if declared.suffixes:
+                path = locations.local_path(url)
                 output_places.check_file(location, overwrite=overwrite)
-                if locations.local_path(url).suffix.lower() not in ("", *declared.suffixes):
+                if path.suffix.lower() not in ("", *declared.suffixes):
                     ends = " or ".join(declared.suffixes)
                     raise InvalidParameterError(
                         f"`{name}` is {redact(url)}; expected a name that ends in {ends}"

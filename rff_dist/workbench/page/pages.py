@@ -3,6 +3,7 @@
 import getpass
 import itertools
 import math
+import os
 import subprocess
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,10 +25,20 @@ from rff_dist.models.kinds import AnyModel
 from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
-from rff_dist.storage import locations, output_places
 from rff_dist.text import errors_words, redact
 from rff_dist.typing import PathLike
-from rff_dist.workbench.jobs import cards, cluster, fits, judging, predict, refresh, specs, train, verdict
+from rff_dist.workbench.jobs import (
+    cards,
+    cluster,
+    fits,
+    judging,
+    places,
+    predict,
+    refresh,
+    specs,
+    train,
+    verdict,
+)
 from rff_dist.workbench.page import columns, pictures
 from rff_dist.workbench.results import clusters as results
 from rff_dist.workbench.results import document, html, updates
@@ -150,8 +161,10 @@ def write_report(
     Raises DataError if values are not finite; OutputExistsError if a file is there that this package did not
       write; StorageError if the file cannot be written.
     """
-    output_places.check_file(locations.parse_location(path), overwrite=True)
-    output_places.check_file(locations.parse_location(path), overwrite=True)
+    file = fields.Declared("The page.", place="writes", suffixes=(".html", ".htm"))
+    places.check([("path", file, os.fspath(path)), ("overwrite", fields.Declared(""), True)])
+    file = fields.Declared("The page.", place="writes", suffixes=(".html", ".htm"))
+    places.check([("path", file, os.fspath(path)), ("overwrite", fields.Declared(""), True)])
     data = fits.JobData(rows, labels)
     comparison = judging.compare_new(data, model)
     errors: Any = {"comparison": comparison, "metrics": judging.measure_errors(data, model, engine=engine)}

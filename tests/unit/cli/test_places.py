@@ -4,9 +4,11 @@ import os
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from rff_dist import write_dataset
+from rff_dist import load_model, write_dataset
+from rff_dist.errors import InvalidParameterError, OutputExistsError, StorageError
 from rff_dist.storage.documents import MADE_BY
 from rff_dist.workbench.cli import display
 from tests.command_line import run
@@ -126,6 +128,17 @@ def test_places_that_cannot_be_meant_are_refused(words, tmp_path, command):
 def test_a_link_to_a_table_is_the_table(words, tmp_path):
     os.symlink(tmp_path / "table.csv", tmp_path / "link.csv")
     assert run(*words("predict {model} {table}"), tmp_path / "link.csv", "--overwrite").exit_code == 73
+
+
+def test_an_estimator_writes_its_page_over_no_file_of_others(tmp_path, folder):
+    (tmp_path / "theirs.html").write_text("<html>")
+    table = pd.read_csv(folder / "table.csv")
+    model, rows = load_model(folder / "model"), (table[["a", "b", "c"]], table["price"])
+    places = {tmp_path / "theirs.html": OutputExistsError, tmp_path / "p.csv": InvalidParameterError}
+    for place, error in {**places, "s3://b/p.html": StorageError}.items():
+        with pytest.raises(error):
+            model.report(place, *rows)
+    assert (tmp_path / "theirs.html").read_text() == "<html>"
 
 
 def test_an_export_replaces_an_export_only(tmp_path, folder):
