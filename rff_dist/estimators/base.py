@@ -229,6 +229,14 @@ class FeatureEstimator(RowsEstimator):
                 raise AttributeError(f"{kind!r} object has no attribute {name!r} before it is fitted")
             return object.__getattribute__(self, name)
 
+    def _with_model(self, model: Any) -> Self:
+        """Keep a model that another fit, perhaps another process, has made."""
+        self._keep(model)
+        self.n_features_in_ = model.feature_map.n_features
+        if names := model.card.get("feature_names"):
+            self.feature_names_in_ = np.asarray(names, object)
+        return self
+
     def _with_names(self, model: Any) -> Any:
         """Return the model with a frame's column names, which the arrays made of it have lost."""
         if not hasattr(self, "feature_names_in_"):

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -105,12 +104,7 @@ def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
     model: Any = read_any(url)
     estimator: ridge.RFFRidge | RFFClassifier | RFFKMeans = _ESTIMATORS[kind_of(model)]()
     estimator.set_params(**parameters.from_card(model.card, estimator.get_params()))
-    estimator._keep(model)
-    estimator.n_features_in_ = model.feature_map.n_features
-    names = model.card.get("feature_names")
-    if names:
-        estimator.feature_names_in_ = np.asarray(names, object)
-    return estimator
+    return estimator._with_model(model)
 
 
 def _parts_of(pipeline: Pipeline) -> tuple[Any, recipes.Recipe | None]:

@@ -460,8 +460,4 @@ def merge_models(models: Sequence[RFFRidge]) -> RFFRidge:
         check_is_fitted(model, "_fitted")
     merged = merge([model.model_ for model in models], [f"models[{i}]" for i in range(len(models))])
     estimator: RFFRidge = clone(models[0])
-    estimator._keep(merged)
-    for name in ("n_features_in_", "feature_names_in_"):
-        if hasattr(models[0], name):
-            setattr(estimator, name, getattr(models[0], name))
-    return estimator
+    return estimator._with_model(merged)
