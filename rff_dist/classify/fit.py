@@ -389,7 +389,6 @@ def _described(
             "classes": classes.tolist(),
             "dtype": classes.dtype.str,
             "class_weight": weight,
-            **values_of(losses, "tol", "max_iter"),
         },
     )
 
