@@ -21,7 +21,7 @@ from rff_dist.workbench.tables.rows import Holdout
 
 _ENCODING, _READING = (
     ("categories", "dates", "impute", "keep_index"),
-    ("header", "delimiter", "encoding", "missing", "date_order"),
+    ("format", "header", "delimiter", "encoding", "missing", "date_order"),
 )
 
 

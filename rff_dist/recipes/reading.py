@@ -16,6 +16,9 @@ class Reading:
 
     panel: ClassVar[str] = "Tables"
 
+    format: Literal["csv", "json", "parquet", "arrow", "xlsx"] | None = fields.option(
+        "Format of a file, whatever its name. By default its name says it, or how it begins.", default=None
+    )
     header: bool | None = fields.option(
         "Column names in the first line of a CSV file. Without them (`--no-header`) the columns are called "
         "0, 1, …. Detected by default.",
@@ -39,6 +42,11 @@ class Reading:
         "Order of day, month and year in dates such as 03/04/2024 or 03/04/05, if several would do.",
         default=None,
     )
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of a file, see `files.File`, if its format is given."""
+        return None if self.format is None else {"json": ".jsonl"}.get(self.format, f".{self.format}")
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):

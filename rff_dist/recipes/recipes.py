@@ -31,6 +31,7 @@ from rff_dist.recipes.tables import (
     repeated,
     to_numbers,
     to_text,
+    with_lists,
 )
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.storage import locations
@@ -295,6 +296,7 @@ class Recipe:
 
         Inputs that were numbers or dates by type may be plain numbers or dates in text here.
         """
+        table = with_lists(table)
         plain = {name: Notation(held) for name, held in self._reads.items() if held in ("number", "date")}
         texts = {column.name for column in table.schema if kind_of(column.type) == "text"}
         needed = {name: notation for name, notation in plain.items() if name in texts}

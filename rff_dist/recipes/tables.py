@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import date, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rff_dist.data import memory
 from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes.arrow import compute, pyarrow, types
 from rff_dist.storage import locations
+from rff_dist.text import clipped
 
 _BATCH_BYTES = 8 * 2**20
 
@@ -24,6 +26,8 @@ MISSING_TEXTS = [
     *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA"),
     *("NULL", "NaN", "n/a", "nan", "null", "?"),
 ]
+
+_MISSING = frozenset(MISSING_TEXTS)
 
 #: Arrays of the same rows: X, y, weights, groups and ids.
 type RowArrays = tuple[np.ndarray | None, ...]
@@ -124,6 +128,101 @@ def _floats(column: pyarrow.Array) -> np.ndarray:
     if not column.null_count:
         return values
     return np.where(np.from_dlpack(column.is_null().cast("uint8")), np.nan, values)
+
+
+def column_of(values: Sequence[Any]) -> pyarrow.Array:
+    """Return Python's values as a column: numbers, dates, flags or lists if they are nothing else, or text.
+
+    Text that stands for a missing value is missing among others.
+    """
+    kinds = {type(value) for value in values if not _is_missing(value)}
+    if kinds <= {str}:
+        texts = [value if value != "" else None for value in values]
+        return pyarrow.array(texts, pyarrow.string() if kinds else pyarrow.null())
+    values = [None if _is_missing(value) else value for value in values]
+    if kinds <= {int, float}:
+        with suppress(pyarrow.ArrowException, OverflowError):  # others than whole numbers
+            numbers = pyarrow.array(values, None if kinds == {int} else pyarrow.float64(), from_pandas=True)
+            return numbers.cast("int64")
+        return pyarrow.array(values, pyarrow.float64(), from_pandas=True)
+    if kinds <= {date, datetime}:
+        moments = [datetime(*v.timetuple()[:3]) if type(v) is date else v for v in values]
+        return pyarrow.array(moments, pyarrow.timestamp("us"))
+    if len(kinds) == 1 or kinds <= {list, dict}:
+        return pyarrow.array(values)
+    return pyarrow.array([None if value is None else cell_text(value) for value in values], pyarrow.string())
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value in _MISSING)
+
+
+def cell_text(value: Any) -> str:
+    """Return a value as text, as a CSV file has it."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def with_lists(table: Table) -> Table:
+    """Return a table whose lists of as many numbers in each row, such as embeddings, are columns of numbers.
+
+    They are called "NAME 0", "NAME 1", …. Its batches raise DataError if a list has another length.
+    """
+    kinds = {field.name: field.type for field in table.schema if _is_list(field.type)}
+    first = table.first_rows(kinds) if kinds else None
+    if first is None:
+        return table
+    widths = {}
+    for name in kinds:
+        lengths = compute.list_value_length(first.column(name)).drop_null()
+        if len(lengths):
+            widths[name] = lengths[0].as_py()
+    places = {f"{name} {i}": (name, i) for name, width in widths.items() for i in range(width)}
+    fields = {}
+    for field in table.schema:
+        width = widths.get(field.name)
+        if width is None:
+            fields[field.name] = field.type
+        else:
+            fields |= {f"{field.name} {i}": field.type.value_type for i in range(width)}
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        lists = {places[name][0]: kinds[places[name][0]] for name in types if name in places}
+        plain = {name: kind for name, kind in types.items() if name not in places}
+        start = 0
+        for batch in table.batches({**plain, **lists}):
+            columns = {name: batch.column(name) for name in plain}
+            for name in lists:
+                numbers = _list_numbers(batch.column(name), widths[name], table.name, name, start)
+                for i in range(widths[name]):
+                    if (column := f"{name} {i}") in types:
+                        columns[column] = to_column(numbers[:, i]).cast(types[column], safe=False)
+            yield pyarrow.RecordBatch.from_pydict({name: columns[name] for name in types})
+            start += batch.num_rows
+
+    return replace(table, schema=pyarrow.schema(fields), batches=batches, head=None)
+
+
+def _is_list(kind: pyarrow.DataType) -> bool:
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return is_list and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type))
+
+
+def _list_numbers(column: pyarrow.Array, width: int, table: str, name: str, start: int) -> np.ndarray:
+    """Return lists of one length as rows of numbers, NaN where a list is missing."""
+    lengths = compute.list_value_length(column)
+    row = compute.index(compute.not_equal(lengths, width), True).as_py()
+    if row >= 0:
+        raise DataError(
+            f"{table}: row {start + row + 1}, column {name!r} has a list of {lengths[row]} numbers (rows "
+            f"count from 1, without a header); expected {width}, as in the first rows. Correct it, or leave "
+            "the column out with `drop`"
+        )
+    numbers = np.full((len(column), width), np.nan)
+    is_there = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
+    numbers[is_there] = to_numbers(column.drop_null().flatten()).reshape(-1, width)
+    return numbers
 
 
 def to_column(values: np.ndarray) -> pyarrow.Array:
@@ -232,4 +331,4 @@ def numbered_note(names: Sequence[str]) -> list[str]:
 
 def listed(names: Sequence[str]) -> str:
     """Return up to ten names as text for messages."""
-    return ", ".join(repr(name) for name in names[:10]) + (" …" if len(names) > 10 else "")
+    return ", ".join(repr(clipped(name)) for name in names[:10]) + (" …" if len(names) > 10 else "")

@@ -3,6 +3,7 @@
 import os
 import re
 import uuid
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -30,7 +31,11 @@ def is_table(url: str) -> bool:
         folder = Path(location.path)
         named = any((folder / name).exists() for name in locations.NODE_FILES)
         return not named and any(folder.rglob("*.parquet"))
-    return location.scheme != "memory" and files.table_kind(location.path) is not None
+    if location.scheme == "memory":
+        return False
+    path = Path(location.path)
+    is_file = location.is_local and path.is_file() and not zipfile.is_zipfile(path)  # of Zarr, perhaps
+    return is_file or files.table_kind(location.path) is not None
 
 
 @contextmanager

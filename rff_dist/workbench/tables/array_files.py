@@ -1,5 +1,6 @@
 """Arrays as tables: NumPy files, alone or side by side, .npz archives, and the columns of Zarr groups."""
 
+import io
 import json as standard_json
 import math
 import zlib
@@ -274,7 +275,11 @@ def arrow_table(path: Path) -> tables.Table:
 
 
 def json_table(path: Path) -> tables.Table:
-    """Return JSON lines as a table, with the types of the first block; raises as `csv_table`."""
+    """Return JSON as a table: lines, with the types of the first block, or a document, which is read whole.
+
+    A document may be an array of objects or of arrays, an object of columns, or what pandas writes: by
+    columns, by index, split, or with a schema. Raises as `csv_table`.
+    """
 
     def open_it(types: Mapping[str, pyarrow.DataType] | None) -> Any:
         schema = None if types is None else pyarrow.schema(list(types.items()))
@@ -286,16 +291,18 @@ def json_table(path: Path) -> tables.Table:
             ),
         )
 
-    with tables.opening(path, "JSON lines"):
-        with pyarrow.input_stream(str(path), compression="detect") as stream:
-            if stream.read(64).lstrip()[:1] == b"[":  # one array of objects, which is read as a whole
-                stream.seek(0)
-                rows = standard_json.loads(stream.read())
-                if not all(isinstance(row, dict) for row in rows):
-                    raise StorageError(
-                        f"{path} holds an array of JSON; expected an array of objects, one for each row"
-                    )
-                return memory_table(path.name, pyarrow.Table.from_pylist(rows))
+    with tables.opening(path, "JSON", ValueError, OverflowError, RecursionError):
+        if not _is_json_lines(path):
+            with pyarrow.input_stream(str(path), compression="detect") as stream:
+                columns = _json_columns(path, standard_json.loads(stream.read()))
+            found = {name: tables.column_of(values) for name, values in columns.items()}
+            mixed = [
+                name
+                for name, values in columns.items()
+                if found[name].type == pyarrow.string() and not {type(v) for v in values} <= {str, type(None)}
+            ]
+            notes = [f"numbers and texts, read as text: {tables.listed(mixed)}"] if mixed else []
+            return memory_table(path.name, pyarrow.table(found), notes)
         schema = open_it(None).schema
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
@@ -303,6 +310,57 @@ def json_table(path: Path) -> tables.Table:
             yield from open_it(types)
 
     return tables.Table(path.name, schema, batches, None)
+
+
+def _is_json_lines(path: Path) -> bool:
+    """Return whether each line is an object, as the first one is, or it is a whole row."""
+    with pyarrow.input_stream(str(path), compression="detect") as stream:
+        lines = io.TextIOWrapper(stream, "utf-8-sig")
+        first = next((line for line in lines if line.strip()), "")
+        if first.lstrip()[:1] != "{":
+            return False
+        try:
+            row = standard_json.loads(first)
+        except ValueError:  # it goes on in the next line
+            return False
+        is_last = not any(line.strip() for line in lines)
+    return not (is_last and any(isinstance(value, dict | list) for value in row.values()))
+
+
+def _json_columns(path: Path, document: Any) -> dict[str, Sequence[Any]]:
+    """Return the columns of a JSON document."""
+    if isinstance(document, dict):
+        values = list(document.values())
+        names = document.get("columns")
+        if isinstance(names, list) and isinstance(document.get("data"), list):  # pandas' "split"
+            return dict(
+                zip(tables.numbered(list(map(str, names))), zip(*document["data"], strict=True), strict=True)
+            )
+        are_columns = bool(values) and all(isinstance(value, list) and value for value in values)
+        if are_columns and not isinstance(values[0][0], dict | list) and len(set(map(len, values))) == 1:
+            return document
+        if values and all(isinstance(value, dict) for value in values):
+            keys = list(dict.fromkeys(key for value in values for key in value))
+            by_index = not all(key.isdigit() for key in keys) and (
+                all(key.isdigit() for key in document) or len(document) > len(keys)
+            )
+            if by_index:
+                return {key: [row.get(key) for row in values] for key in keys}
+            return {name: [column.get(key) for key in keys] for name, column in document.items()}
+        rows = [value for value in values if isinstance(value, list)]
+        if len(rows) == 1 or isinstance(document.get("data"), list):  # such as pandas' "table"
+            return _json_columns(
+                path, document["data"] if isinstance(document.get("data"), list) else rows[0]
+            )
+    elif document and all(isinstance(row, dict) for row in document):
+        keys = list(dict.fromkeys(key for row in document for key in row))
+        return {key: [row.get(key) for row in document] for key in keys}
+    elif document and all(isinstance(row, list) for row in document) and len(set(map(len, document))) == 1:
+        return {str(i): column for i, column in enumerate(zip(*document, strict=True))}
+    raise StorageError(
+        f"{path} holds JSON that is no table; expected lines of objects, an array of objects or of arrays as "
+        "long as each other, or an object of columns"
+    )
 
 
 def memory_table(name: str, rows: pyarrow.Table, notes: Sequence[str] = ()) -> tables.Table:

@@ -25,7 +25,9 @@ _MOST_ABOVE = 10  # lines of a title
 #: Batches that are parsed while others are encoded and written: a chunk takes as long as a few of them.
 _AHEAD = 4
 #: Commas may be in numbers and spaces in text, so they are tried last.
-_DELIMITERS = "\t;|, "
+_ALIGNED = "  "  # cells that any number of spaces divides
+_DELIMITERS = ["\t", ";", "|", ",", " ", _ALIGNED]
+_SPACES = re.compile(r'("[^"]*")|[^\S\n]+')
 _VALUE = re.compile(
     rf"{notations.number_pattern('.')}|{notations.number_pattern(',')}|true|false|\d{{4}}-\d\d-\d\d.*",
     re.IGNORECASE,
@@ -60,7 +62,7 @@ class Dialect:
     @property
     def notes(self) -> list[str]:
         """In words, what is unusual about the file."""
-        names = {"\t": "tab", " ": "space"}
+        names = {"\t": "tab", " ": "space", _ALIGNED: "spaces"}
         parts = [
             "no header: columns are called 0, 1, …" if not self.has_header else "",
             f"delimiter {names.get(self.delimiter, self.delimiter)}" if self.delimiter != "," else "",
@@ -77,8 +79,9 @@ class Dialect:
         names = None if self.names is None else tables.numbered(self.names)
         ends = {names[-1]: pyarrow.null()} if names is not None and self.has_ends else {}  # must be empty
         wanted = None if types is None else [*types, *ends]
+        is_aligned = self.delimiter == _ALIGNED
         return arrow_csv.open_csv(
-            str(path),
+            _SingleSpaces(path, self.encoding) if is_aligned else str(path),
             arrow_csv.ReadOptions(
                 block_size=self.block_size,
                 # With threads Arrow names no row in its messages; `_ahead` parses in a thread of ours.
@@ -86,10 +89,10 @@ class Dialect:
                 skip_rows=self.n_above,
                 column_names=names,
                 skip_rows_after_names=int(self.has_header and self.names is not None),
-                encoding=self.encoding,
+                encoding="utf-8" if is_aligned else self.encoding,
             ),
             arrow_csv.ParseOptions(
-                delimiter=self.delimiter,
+                delimiter=self.delimiter[:1],
                 # costs Arrow its fast way of cutting blocks, so only where there are quotes
                 newlines_in_values=self.is_quoted,
                 invalid_row_handler=_skip_comment if self.has_comments else None,
@@ -102,6 +105,29 @@ class Dialect:
                 timestamp_parsers=[arrow_csv.ISO8601],
             ),
         )
+
+
+class _SingleSpaces(io.RawIOBase):
+    """A text file in UTF-8, with one space between cells that several divide."""
+
+    def __init__(self, path: Path, encoding: str) -> None:
+        stream = pyarrow.input_stream(str(path), compression="detect")
+        self._lines = io.TextIOWrapper(stream, "utf-8-sig" if encoding == "utf-8" else encoding)
+        self._waiting = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while (size < 0 or len(self._waiting) < size) and (lines := self._lines.readlines(_PIECE)):
+            self._waiting += "".join(f"{line}\n" for line in _with_single_spaces(lines)).encode()
+        size = len(self._waiting) if size < 0 else size
+        content, self._waiting = self._waiting[:size], self._waiting[size:]
+        return content
+
+
+def _with_single_spaces(lines: Sequence[str]) -> list[str]:
+    return [_SPACES.sub(lambda found: found[1] or " ", line.strip()) for line in lines]
 
 
 def _skip_comment(row: Any) -> str:
@@ -211,15 +237,15 @@ def _find_body(lines: list[str], given: str | None) -> tuple[str, int, list[list
     # Each written line may be the last of a title: the first cut that leaves a table below it is taken.
     written = [i for i, line in enumerate(lines) if line.strip()]
     for start in [0, *written[1:_MOST_ABOVE]]:
-        delimiter = given or _find_delimiter(lines[start:])
+        delimiter = _find_delimiter(lines[start:], given)
         above, rows = _rows(lines[:start], delimiter), _rows(lines[start:], delimiter)
         plain = [row for row in rows if not row[0].startswith("#")]
         is_table = len({len(row) for row in plain}) == 1 or _has_ends(plain)
         # one column of texts with spaces has no title
-        is_cut = len(plain) > 1 and len(plain[0]) > 1 and (not start or delimiter != " ")
+        is_cut = len(plain) > 1 and len(plain[0]) > 1 and (not start or delimiter.strip(" ") != "")
         if is_cut and is_table and all(len(row) == 1 for row in above):
             return delimiter, start, rows
-    delimiter = given or _find_delimiter(lines)
+    delimiter = _find_delimiter(lines, given)
     return delimiter, 0, _rows(lines, delimiter)
 
 
@@ -314,17 +340,22 @@ def _first_lines(path: Path) -> tuple[bytes, bool]:
 
 
 def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
+    if delimiter == _ALIGNED:
+        lines, delimiter = _with_single_spaces(lines), " "
     try:
         return [row for row in csv.reader(lines, delimiter=delimiter) if row]
     except csv.Error:
         return []
 
 
-def _find_delimiter(lines: list[str]) -> str:
-    """Return the character that cuts all lines into equally many cells; a comma if none does."""
-    for delimiter in _DELIMITERS:
+def _find_delimiter(lines: list[str], given: str | None) -> str:
+    """Return the character that cuts all lines into equally many cells; else the given one, or a comma.
+
+    A space that is given may stand for several.
+    """
+    for delimiter in _DELIMITERS if given is None else [given, *([_ALIGNED] if given == " " else [])]:
         rows = [row for row in _rows(lines, delimiter) if not row[0].startswith("#")]
         widths = {len(row) for row in rows}
         if (len(widths) == 1 and widths != {1}) or (len(widths) == 2 and _has_ends(rows)):
             return delimiter
-    return ","
+    return given or ","

@@ -4,9 +4,13 @@ import fnmatch
 import glob
 import hashlib
 import logging
+import lzma
 import os
+import re
+import shutil
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -42,6 +46,16 @@ _KINDS = {
     ".xls": (".xls", ".xlsb", ".ods"),  # refused, with advice
 }
 _COMPRESSED = ("", ".gz", ".zst", ".bz2")  # for text formats
+_PACKED = (".zip", ".xz")  # unpacked before they are read
+#: What files of a kind begin with; all others that are no text are unknown.
+_BEGINNINGS = {
+    b"PAR1": ".parquet",
+    b"ARROW1": ".arrow",
+    b"FEA1": ".arrow",
+    b"\x93NUMPY": ".npy",
+    b"PK": ".xlsx",
+}
+_OTHERS = {"an ARFF file": rb"(?is)^(%.*?\n|\s)*@relation", "a libsvm file": rb"^\S+( \d+:\S+)+\s*\n"}
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Hive's name of a folder whose rows have no value
 _PIECE = 2**20
 _log = logging.getLogger(__name__)
@@ -52,7 +66,7 @@ class File:
     """A file of rows, or a folder that is a Zarr group; made by `find_files`.
 
     `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".xlsx", ".npy", ".npz", ".zarr", ".lake"}. How it is
-      read.
+      read; "" if its name does not say it.
     `stamp`: size and time, or an object store's ETag: changes with the file, and is known without reading it.
     `lake`: the table of a lakehouse that the folder is, at its current version.
     `partitions`: columns that the names of its folders (`day=2020-01-01/`) give all its rows, as text; None
@@ -79,11 +93,53 @@ class File:
 
 @contextmanager
 def fetch(file: File) -> Iterator[Path]:
-    """Yield a local path of a file: its own, or a temporary copy if it is in an object store.
+    """Yield a local path of a file: its own, or a temporary copy if it is in an object store or packed.
 
-    Raises StorageError if the store does not answer.
+    Raises StorageError if the store does not answer, or a ZIP file does not hold one file.
     """
-    if file.location.is_local or file.lake is not None:
+    path = Path(file.location.path)
+    is_packed = file.location.path.lower().endswith(_PACKED)
+    if file.lake is not None or (file.location.is_local and not (is_packed and path.is_file())):
+        yield path
+        return
+    if is_packed:
+        with TemporaryDirectory(prefix="rff_dist-") as folder, _fetch_whole(file) as packed:
+            yield _unpack(packed, Path(folder))
+        return
+    with _fetch_whole(file) as path:
+        yield path
+
+
+def _unpack(path: Path, folder: Path) -> Path:
+    """Unpack a file into a folder."""
+    with (
+        tables.opening(path, "a packed file", zipfile.BadZipFile, lzma.LZMAError, RuntimeError),
+        ExitStack() as stack,
+    ):
+        if path.suffix.lower() == ".xz":
+            target, content = folder / path.stem, stack.enter_context(lzma.open(path))
+        else:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            members = [
+                one for one in archive.infolist() if not one.is_dir() and "__MACOSX" not in one.filename
+            ]
+            if len(members) != 1:
+                raise StorageError(
+                    f"{path} holds {len(members):,} files; expected one table. Unpack it, and give its files "
+                    "or their folder"
+                )
+            target, content = (
+                folder / Path(members[0].filename).name,
+                stack.enter_context(archive.open(members[0])),
+            )
+        with open(target, "wb") as output:
+            shutil.copyfileobj(content, output)
+    return target
+
+
+@contextmanager
+def _fetch_whole(file: File) -> Iterator[Path]:
+    if file.location.is_local:
         yield Path(file.location.path)
         return
     with TemporaryDirectory(prefix="rff_dist-") as folder:
@@ -297,17 +353,33 @@ def _kind(path: str) -> str:
     kind = table_kind(path)
     if kind == ".xls":
         raise StorageError(f"{path} is a spreadsheet of another form than .xlsx; expected that. Save it so")
-    if kind is None:
+    return kind or ""
+
+
+def _find_kind(path: Path) -> str:
+    """Return the kind of a file by how it begins; text is taken for CSV or JSON.
+
+    Raises StorageError if it is neither text nor of a known kind.
+    """
+    with tables.opening(path, "a table"), pyarrow.input_stream(str(path), compression="detect") as stream:
+        begin = stream.read(2**12)
+    for beginning, kind in _BEGINNINGS.items():
+        if begin.startswith(beginning):
+            return kind
+    what = next((name for name, pattern in _OTHERS.items() if re.match(pattern, begin)), None)
+    if what is not None or b"\0" in begin:
         raise StorageError(
-            f"{path} is of an unknown type; expected .csv, .tsv or .jsonl (also with .gz, .zst or .bz2), "
-            ".parquet, .arrow, .feather, .xlsx, .npy, .npz or a folder of Parquet files"
+            f"{path} is {what or 'of an unknown type'}; expected text such as CSV or JSON, .parquet, .arrow, "
+            ".feather, .xlsx, .npy, .npz or a folder of Parquet files. Convert it, or give its `format`"
         )
-    return kind
+    return ".jsonl" if begin.lstrip()[:1] in (b"[", b"{") else ".csv"
 
 
 def table_kind(path: str) -> str | None:
     """Return the kind of a file by its name, see `File`; None if it is unknown."""
     name = spreadsheets.split_sheet(path)[0].lower()
+    for packed in _PACKED:
+        name = name.removesuffix(packed)
     for kind, suffixes in _KINDS.items():
         ends = _COMPRESSED if kind in (".csv", ".jsonl") else ("",)
         if name.endswith(tuple(suffix + end for suffix in suffixes for end in ends)):
@@ -336,12 +408,15 @@ def open_table(file: File, path: Path, reading: Reading, partitions: Mapping[str
     }
     if file.lake is not None:
         return file.lake.rows
-    if file.kind not in open_it:
+    kind = (
+        file.kind if path.is_dir() else reading.kind or file.kind or table_kind(path.name) or _find_kind(path)
+    )
+    if kind not in open_it:
         raise DataError(
-            f"{path.name} is an {file.kind} file, which holds arrays, not columns; expected a table: .csv, "
+            f"{path.name} is an {kind} file, which holds arrays, not columns; expected a table: .csv, "
             ".tsv, .jsonl, .parquet, .arrow, .feather, .xlsx or .npy"
         )
-    table = open_it[file.kind](path)
+    table = tables.with_lists(open_it[kind](path))
     return _with_partitions(table, partitions) if partitions else table
 
 

@@ -323,9 +323,11 @@ def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: 
     Raises InvalidParameterError, DataError as `ingest`.
     """
     file = files.find_files(source)[0]
-    if file.location.is_local and file.kind != ".npz":
-        (values,) = files.partition_values([file.partitions])
-        table = files.open_table(file, Path(file.location.path), preparing.reading, values)
+    if not file.location.is_local or file.kind == ".npz":
+        return
+    (values,) = files.partition_values([file.partitions])
+    with files.fetch(file) as path:
+        table = files.open_table(file, path, preparing.reading, values)
         schema = with_notations(table, _notations([table], roles, None, preparing.reading)).schema
         table_roles.choose_columns(table.name, schema, roles)
 
@@ -641,9 +643,9 @@ def _read(
     notes = {name: lines for name, lines in notes.items() if lines}
     left_out = {} if index is None else {index: "it numbers the rows; `keep_index` keeps it"}
     left_out |= learned.recipe.left_out
-    named = replace(
-        learned.recipe, left_out=left_out, id=roles.id, reading=reading, notes=notes, notations=notations
-    )
+    named = replace(learned.recipe, left_out=left_out, id=roles.id, notes=notes, notations=notations)
+    # the format of one file is not that of others
+    named = replace(named, reading=replace(reading, format=None))
     # Planned a second time: the first plan only says how to read, X's dtype follows from what was learned.
     learned, start = replace(learned, recipe=named), plan.test_start
     plan = table_roles.plan_columns(schema, roles, learned, tables[0].name)

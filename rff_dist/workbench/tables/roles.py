@@ -11,6 +11,7 @@ import pyarrow
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import tables
+from rff_dist.text import clipped
 from rff_dist.workbench.tables import learn
 
 
@@ -186,10 +187,10 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
     no_numbers = [name for name in used if name in numbers - labels and kinds[name] != "number"]
     for strange, wanted in ((unknown, "numbers, text or dates"), (no_numbers, "numbers")):
         if strange:
-            shown = ", ".join(f"{name!r} ({schema.field(name).type})" for name in strange[:10])
+            shown = ", ".join(f"{name!r} ({clipped(str(schema.field(name).type))})" for name in strange[:10])
             raise DataError(
-                f"{table}: not {wanted}: {shown}; expected {wanted}. Leave these columns out with "
-                f"drop={strange[:10]}, or convert them first"
+                f"{table}: not {wanted}: {clipped(shown, 300)}; expected {wanted}. Leave these columns out "
+                f"with `drop={[clipped(name) for name in strange[:10]]}`, or convert them first"
             )
     dates = [name for name in roles.targets if kinds[name] == "date"]
     if dates:

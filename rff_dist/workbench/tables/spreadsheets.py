@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +61,7 @@ def sheet_table(path: Path, wanted: str | None, reading: Reading) -> tables.Tabl
             "above each column, and one value in each cell"
         )
     table = [row for row in rows[above:] if any(cell != "" for cell in row)]
-    texts = [[_text(cell) for cell in row] for row in table[:_LOOKED_AT]]
+    texts = [[tables.cell_text(cell) for cell in row] for row in table[:_LOOKED_AT]]
     has_header = csv_files.has_names(texts) if reading.header is None else reading.header
     labels, body = texts[0], table[1:]
     if not has_header:
@@ -77,7 +75,7 @@ def sheet_table(path: Path, wanted: str | None, reading: Reading) -> tables.Tabl
     pairs = list(zip(labels, cells_of, strict=True))
     pairs = [(label, cells) for label, cells in pairs if label or any(cell != "" for cell in cells)]
     labels = [label for label, _ in pairs]
-    columns = dict(zip(tables.numbered(labels), (_column(cells) for _, cells in pairs), strict=True))
+    columns = dict(zip(tables.numbered(labels), (tables.column_of(cells) for _, cells in pairs), strict=True))
     notes = [
         f"sheet {sheet.name!r}, the first of {len(names)}" if wanted is None and len(names) > 1 else "",
         f"rows above the names are skipped: {above}" if above else "",
@@ -85,13 +83,6 @@ def sheet_table(path: Path, wanted: str | None, reading: Reading) -> tables.Tabl
         *tables.numbered_note(labels),
     ]
     return array_files.memory_table(path.name, pyarrow.table(columns), [note for note in notes if note])
-
-
-def _text(cell: Any) -> str:
-    """Return a cell as text, as a CSV file has it."""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell).strip()
 
 
 def _has_second_names(body: Sequence[Sequence[Any]]) -> bool:
@@ -102,23 +93,3 @@ def _has_second_names(body: Sequence[Sequence[Any]]) -> bool:
     values = [(top, [cell for cell in cells if cell != ""]) for top, cells in columns]
     above = [top for top, cells in values if cells and not any(isinstance(cell, str) for cell in cells)]
     return bool(above) and not any(top in _MISSING for top in above)
-
-
-def _column(cells: Sequence[Any]) -> pyarrow.Array:
-    """Return cells as numbers, dates, flags or times if they are nothing else, and as text if not."""
-    kinds = {type(cell) for cell in cells if cell not in _MISSING}
-    if not kinds or kinds == {str}:
-        texts = [cell if cell != "" else None for cell in cells]
-        return pyarrow.array(texts, pyarrow.string() if kinds else pyarrow.null())
-    values = [None if cell in _MISSING else cell for cell in cells]
-    if kinds <= {int, float}:
-        numbers = pyarrow.array(values, pyarrow.float64())
-        with suppress(pyarrow.ArrowInvalid):  # whole numbers
-            return numbers.cast("int64")
-        return numbers
-    if kinds <= {date, datetime}:
-        moments = [datetime(*v.timetuple()[:3]) if type(v) is date else v for v in values]
-        return pyarrow.array(moments, pyarrow.timestamp("us"))
-    if len(kinds) == 1:
-        return pyarrow.array(values)
-    return pyarrow.array([None if cell == "" else _text(cell) for cell in cells], pyarrow.string())
