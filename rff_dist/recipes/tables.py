@@ -331,4 +331,4 @@ def numbered_note(names: Sequence[str]) -> list[str]:
 
 def listed(names: Sequence[str]) -> str:
     """Return up to ten names as text for messages."""
-    return ", ".join(repr(clipped(name)) for name in names[:10]) + (" …" if len(names) > 10 else "")
+    return ", ".join(clipped(repr(name), 60) for name in names[:10]) + (" …" if len(names) > 10 else "")

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-from pyarrow import compute
 
 from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
-from rff_dist.lazy import require
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
 
@@ -26,10 +24,7 @@ CONNECTION_VARIABLE = "RFF_DIST_SQL"
 N_INGESTED = "n_ingested"
 _PEEKED_ROWS = 1000  # the first rows, which decide the types of the columns
 _CONNECT_S = 30
-_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # years 1 to 9999
 
-#: Some rows of a result: their number, and their columns.
-type _Part = tuple[int, Sequence[Any]]
 type _Telling = Callable[[], AbstractContextManager[None]]
 
 
@@ -112,10 +107,8 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.Table]:
     import sqlalchemy
 
     url = _read_url(query)
-    if url.drivername == "postgresql":
-        with _copied(query, url, n_ingested) as table:
-            yield table
-        return
+    if url.drivername == "postgresql":  # SQLAlchemy's default is the driver before
+        url = url.set(drivername="postgresql+psycopg")
     try:
         # Without it a driver waits for a database that takes the connection and answers nothing; SQLAlchemy
         # has no option for it. SQLite has no server, and waits 5 s for its lock.
@@ -141,73 +134,10 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.Table]:
             streaming = connection.execution_options(stream_results=True)
             # No bound: an hour of sorting looks like a database that will never answer. The database may have
             # one (`statement_timeout`), a flow has `timeout_minutes`, and the user can interrupt it.
-            result = streaming.execute(sqlalchemy.text(query.sql), parameters)
-            yield _as_table(result, partial(_telling, query, url))
+            with closing(streaming.execute(sqlalchemy.text(query.sql), parameters)) as result:
+                yield _as_table(result, partial(_telling, query, url))
     finally:
         engine.dispose()
-
-
-@contextmanager
-def _copied(query: Query, url: Any, n_ingested: int) -> Iterator[tables.Table]:
-    """Yield the result of a query of PostgreSQL, which COPY sends as batches of columns."""
-    import sqlalchemy
-
-    why = "postgresql:// needs the package adbc-driver-postgresql"
-    other = ". Another driver is named as in postgresql+psycopg://"
-    dbapi = require("adbc_driver_postgresql.dbapi", why, "postgresql", other)
-    telling = partial(_telling, query, url, dbapi.Error, pyarrow.ArrowException, OSError)
-    limits = {} if "connect_timeout" in url.query else {"connect_timeout": str(_CONNECT_S)}
-    place = url.update_query_dict(limits).render_as_string(hide_password=False)
-    with ExitStack() as stack:
-        with _telling(query, url, dbapi.Error):
-            text = sqlalchemy.text(query.sql)
-            if query.is_incremental:
-                text = text.bindparams(**{N_INGESTED: n_ingested})
-            text.compile().construct_params()  # raises for another name, which below would become NULL
-            compiled = text.compile(compile_kwargs={"literal_binds": True})
-            connection = stack.enter_context(dbapi.connect(place))
-            cursor = stack.enter_context(connection.cursor())
-            cursor.execute(f"{compiled}\n")  # a last line that is a comment would hide the end of COPY
-            reader = cursor.fetch_record_batch()
-        kinds = list(map(_plain_type, reader.schema))
-        # each column with its own type, which may be another than it is read by
-        parts = ((len(batch), list(zip(batch.columns, kinds, strict=True))) for batch in reader if len(batch))
-        with telling():
-            first = next(parts, None)
-        labels = reader.schema.names
-        yield _table(labels, kinds, first, parts, convert=_plain, telling=telling)
-
-
-def _plain_type(field: pyarrow.Field) -> pyarrow.DataType:
-    """Return the type that SQLAlchemy's values of a column of PostgreSQL have; binary for those not read."""
-    types, kind = pyarrow.types, field.type
-    named = (field.metadata or {}).get(b"POSTGRESQL:type")
-    if types.is_integer(kind) and named != b"money":  # which is sent as cents
-        return pyarrow.int64()
-    if types.is_floating(kind) or named == b"numeric":
-        return pyarrow.float64()
-    if types.is_date(kind) or types.is_timestamp(kind):
-        return pyarrow.timestamp("us")
-    return kind if types.is_string(kind) or types.is_boolean(kind) else pyarrow.binary()
-
-
-def _plain(
-    typed: tuple[pyarrow.Array, pyarrow.DataType], _: pyarrow.DataType, name: str, start: int
-) -> pyarrow.Array:
-    column, kind = getattr(typed[0], "storage", typed[0]), typed[1]  # decimals, as text
-    if pyarrow.types.is_float32(column.type):
-        # by their digits, as drivers read them: 0.1 is not 0.10000000149
-        column = column.cast(pyarrow.string())
-    try:
-        column = column.cast(kind)
-        if kind == pyarrow.timestamp("us"):
-            # infinity arrives as another day: years beyond datetime's are none
-            ends = compute.min_max(column.cast("int64"))
-            if any(end.is_valid and not _FIRST_US <= end.as_py() < _LAST_US for end in ends.values()):
-                raise pyarrow.ArrowInvalid
-    except pyarrow.ArrowException:
-        raise _other_values(name, kind, start, len(column)) from None
-    return column
 
 
 def _read_url(query: Query) -> Any:
@@ -232,17 +162,13 @@ def _read_url(query: Query) -> Any:
 
 
 @contextmanager
-def _telling(query: Query, url: Any, *others: type[Exception]) -> Iterator[None]:
-    """Turn errors of SQLAlchemy and its drivers, and `others`, into StorageError.
-
-    Without passwords and the query.
-    """
+def _telling(query: Query, url: Any) -> Iterator[None]:
+    """Turn errors of SQLAlchemy and its drivers into StorageError, without passwords and the query."""
     import sqlalchemy
 
-    errors: tuple[type[Exception], ...] = (sqlalchemy.exc.SQLAlchemyError, *others)
     try:
         yield
-    except errors as error:
+    except sqlalchemy.exc.SQLAlchemyError as error:
         raise StorageError(
             f"the query of {_shown(url)} failed ({_explained(error, url, query.sql)}). Check the query, the "
             "address and the permissions; a colon in its text is written `\\:`"
@@ -250,43 +176,26 @@ def _telling(query: Query, url: Any, *others: type[Exception]) -> Iterator[None]
 
 
 def _as_table(result: Any, telling: _Telling) -> tables.Table:
+    """Return the result of a query as a table, which is read once; `telling` turns errors of the database."""
     labels = [str(name) for name in result.keys()]  # noqa: SIM118  # a cursor
-    rows = result.partitions(min(tables.rows_per_batch(8 * len(labels)), _PEEKED_ROWS))
-    parts = ((len(part), list(zip(*part, strict=True))) for part in rows)
-    first = next(parts, None)
-    kinds = map(_type, [()] * len(labels) if first is None else first[1])
-    return _table(labels, kinds, first, parts, convert=_as_column, telling=telling)
-
-
-def _table(
-    labels: Sequence[str],
-    kinds: Iterable[pyarrow.DataType],
-    first: _Part | None,
-    parts: Iterator[_Part],
-    *,
-    convert: Callable[[Any, pyarrow.DataType, str, int], pyarrow.Array],
-    telling: _Telling,
-) -> tables.Table:
-    """Return the result of a query as a table; `parts` are read once, and `first` was read from them.
-
-    `convert`: makes a column of a type, from its values, its name and the number of its first row.
-    `telling`: turns errors of the database.
-    """
     names = tables.numbered(labels)
-    schema = pyarrow.schema(list(zip(names, kinds, strict=True)))
+    parts = result.partitions(min(tables.rows_per_batch(8 * len(labels)), _PEEKED_ROWS))
+    first = next(parts, None)
+    columns = [()] * len(labels) if first is None else list(zip(*first, strict=True))
+    schema = pyarrow.schema(list(zip(names, map(_type, columns), strict=True)))
 
-    def to_batch(part: _Part, types: Mapping[str, pyarrow.DataType], start: int = 0) -> pyarrow.RecordBatch:
-        columns = dict(zip(names, part[1], strict=True))
-        made = {name: convert(columns[name], kind, name, start) for name, kind in types.items()}
+    def to_batch(rows: Any, types: Mapping[str, pyarrow.DataType], start: int = 0) -> pyarrow.RecordBatch:
+        columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+        made = {name: _as_column(columns[name], kind, name, start) for name, kind in types.items()}
         return tables.cast_columns(pyarrow.RecordBatch.from_pydict(made), types, "the query")
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        part, start = first, 0
-        while part is not None:
-            yield to_batch(part, types, start)
-            start += part[0]
+        rows, start = first, 0
+        while rows is not None:
+            yield to_batch(rows, types, start)
+            start += len(rows)
             with telling():
-                part = next(parts, None)
+                rows = next(parts, None)
 
     def head(types: Mapping[str, pyarrow.DataType]) -> pyarrow.RecordBatch | None:
         return None if first is None else to_batch(first, types)
@@ -310,35 +219,29 @@ def _type(values: Sequence[Any]) -> pyarrow.DataType:
 
 def _as_column(values: Sequence[Any], kind: pyarrow.DataType, name: str, start: int) -> pyarrow.Array:
     if kind == pyarrow.float64():
-        with suppress(pyarrow.ArrowException):  # refuses decimals and large integers, which the loop takes
+        with suppress(pyarrow.ArrowException):  # refuses decimals and large integers
             return pyarrow.array(values, kind, from_pandas=True)
-        return pyarrow.array(_as_numbers(values, name, start), kind, from_pandas=True)
+        if all(value is None or isinstance(value, int | float | Decimal | np.number) for value in values):
+            return pyarrow.array(
+                [None if value is None else float(value) for value in values], kind, from_pandas=True
+            )
     try:
         if pyarrow.types.is_timestamp(kind):  # Arrow takes no date for a timestamp
             values = [datetime(*value.timetuple()[:3]) if type(value) is date else value for value in values]
         return pyarrow.array(values, kind)
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
-        raise _other_values(name, kind, start, len(values)) from None
+        row = next((i for i, value in enumerate(values) if not _fits(value, kind)), 0)
+        raise DataError(
+            f"the query's column {name!r} is {str(values[row])[:50]!r}, a {type(values[row]).__name__}, in "
+            f"row {start + row + 1:_}; expected {kind}, as in its first rows. CAST it, or leave it out"
+        ) from None
 
 
-def _other_values(name: str, kind: pyarrow.DataType, start: int, n_rows: int) -> DataError:
-    return DataError(
-        f"the query's column {name!r} holds other values than {kind} in rows {start + 1:_} to "
-        f"{start + n_rows:_}; expected values of one type. CAST it, or leave the column out"
-    )
-
-
-def _as_numbers(values: Sequence[Any], name: str, start: int) -> np.ndarray:
-    """Return a column as float64, missing values as NaN."""
-    numbers = np.empty(len(values))
-    for i, value in enumerate(values):
-        if value is not None and not isinstance(value, int | float | Decimal | np.number):
-            raise DataError(
-                f"the query's column {name!r} is {str(value)[:50]!r}, a {type(value).__name__}, in row "
-                f"{start + i + 1:_}; expected numbers. CAST it, or leave the column out"
-            )
-        numbers[i] = np.nan if value is None else float(value)
-    return numbers
+def _fits(value: Any, kind: pyarrow.DataType) -> bool:
+    with suppress(pyarrow.ArrowException, TypeError, ValueError, OverflowError):
+        pyarrow.array([value], kind)
+        return True
+    return False
 
 
 def _shown(url: Any) -> str:

@@ -327,7 +327,7 @@ class TestParameters:
 
     def test_sources_that_cannot_be_read(self, tmp_path):
         for name in ("t.docx", "t.xlsx", "t.XLS", "t.ods"):
-            (tmp_path / name).touch()
+            (tmp_path / name).write_bytes(b"\0")
         (tmp_path / "folder").mkdir()
         write_dataset(tmp_path / "a", np.ones((2, 2)))
         for name, said in {
