@@ -206,7 +206,7 @@ def with_lists(table: Table) -> Table:
 
 def _is_list(kind: pyarrow.DataType) -> bool:
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return is_list and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type))
+    return bool(is_list and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type)))
 
 
 def _list_numbers(column: pyarrow.Array, width: int, table: str, name: str, start: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 from urllib.parse import unquote
 
 import pyarrow
@@ -116,6 +116,7 @@ def _unpack(path: Path, folder: Path) -> Path:
         tables.opening(path, "a packed file", zipfile.BadZipFile, lzma.LZMAError, RuntimeError),
         ExitStack() as stack,
     ):
+        content: IO[bytes]
         if path.suffix.lower() == ".xz":
             target, content = folder / path.stem, stack.enter_context(lzma.open(path))
         else:
@@ -128,10 +129,8 @@ def _unpack(path: Path, folder: Path) -> Path:
                     f"{path} holds {len(members):,} files; expected one table. Unpack it, and give its files "
                     "or their folder"
                 )
-            target, content = (
-                folder / Path(members[0].filename).name,
-                stack.enter_context(archive.open(members[0])),
-            )
+            target = folder / Path(members[0].filename).name
+            content = stack.enter_context(archive.open(members[0]))
         with open(target, "wb") as output:
             shutil.copyfileobj(content, output)
     return target
