@@ -23,7 +23,6 @@ CLAIMS = (
     "passes_reach_the_dsyrk_limit",
     "one_row_is_predicted_as_fast_as_by_scikit_learn",
     "blocked_cholesky_keeps_up_with_lapack",
-    "structured_features_beat_dense",
     "nystrom_pass_keeps_near_the_dsyrk_limit",
     "a_table_costs_less_than_three_fits",
     "empty_blocks_cost_the_client_little",

@@ -26,7 +26,6 @@ MAPS = {
     "pairs": draw(Gaussian(1.5), n_components=64),
     "high precision": draw(Gaussian(1.5), n_components=64, precision="high"),
     "phases": draw(Gaussian(1.5), n_components=65, map="phases"),
-    "structured": draw(Gaussian(1.5), n_components=64, design="structured"),
     "Laplacian": draw(Laplacian(1.5), n_components=64, design="iid"),
     "two widths": draw(Gaussian(1.0) + 0.25 * Gaussian(4.0), n_components=80),
     "with linear terms": draw(Gaussian(1.5) + 9.0 * Linear(), n_components=67, map="phases"),

@@ -45,7 +45,7 @@ RIDGES: dict[str, dict[str, Any]] = {
         "alpha": "cv",
         "n_folds": 3,
     },
-    "structured frequencies of many columns": {"data": "wide", "design": "structured"},
+    "frequencies of many columns": {"data": "wide"},
     "phases in high precision": {"map": "phases", "precision": "high", "alpha": "evidence"},
     "nystrom features": {"features": "nystrom:k-means++"},
     "a sum and product of kernels": {

@@ -66,7 +66,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
         by RULE uniform (the default), k-means++ or rpcholesky, and work with any kernel. Whitening
         them costs O(n_components²) more per row and pass.
-    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design, default="auto"
         How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
         How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;

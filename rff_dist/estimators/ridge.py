@@ -88,11 +88,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         suffice if the data lie near a low-dimensional set. RULE or `Nystrom` says how centres are chosen:
         uniform, k-means++ or rpcholesky. "auto" compares both; up to 2,048 rows it is "nystrom" with all rows
         as centres, unless `n_components` is given.
-    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
-        How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";
-        structured ones are fast for hundreds of columns. Both need an isotropic kernel. Quasi-Monte Carlo
-        works for any kernel, also the Laplacian, and is best for few columns. "auto" is orthogonal if the
-        kernel allows it, else "iid".
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design, default="auto"
+        How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid",
+        and need an isotropic kernel. Quasi-Monte Carlo works for any kernel, also the Laplacian, and is best
+        for few columns. "auto" is orthogonal if the kernel allows it, else "iid".
     precision : {"auto", "standard", "high"}, default="auto"
         How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
         "high" to float32. "auto" begins with "standard", and repeats the pass with "high" if the coefficients

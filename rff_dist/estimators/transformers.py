@@ -48,7 +48,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
         Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
         by RULE uniform (the default), k-means++ or rpcholesky, and work with any kernel.
-    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design, default="auto"
         How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
         How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
@@ -248,11 +248,10 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
         Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
         by RULE uniform (the default), k-means++ or rpcholesky, and work with any kernel.
-    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
-        How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";
-        structured ones are fast for hundreds of columns. Both need an isotropic kernel. Quasi-Monte Carlo
-        works for any kernel, also the Laplacian, and is best for few columns. "auto" is orthogonal if the
-        kernel allows it, else "iid".
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design, default="auto"
+        How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid",
+        and need an isotropic kernel. Quasi-Monte Carlo works for any kernel, also the Laplacian, and is best
+        for few columns. "auto" is orthogonal if the kernel allows it, else "iid".
     precision : {"standard", "high"}, default="standard"
         How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
         "high" to float32, for ridge penalties so small that rounding shows.

@@ -46,7 +46,7 @@ def draw_feature_map(
     The approximation's error falls as 1/√n_components; time and memory of training grow as n_components².
     The features of a sum of kernels are those of its terms side by side. Linear terms and constants take a
     component per column and are exact; the others share the rest in proportion to their weights. A polynomial
-    term whose share is enough for all its monomials takes one component for each, and is exact.
+    term takes one component for each of its monomials, is exact, and needs a share that is enough for all.
 
     Parameters
     ----------
@@ -60,8 +60,7 @@ def draw_feature_map(
         How the frequencies are arranged, see `rff_dist.frequencies`. "orthogonal" has less variance than
         "iid" and needs an isotropic kernel; "auto" is the first of these two that the kernel allows,
         and "quasi-monte-carlo" for additive kernels.
-        "structured" needs one too: its features take O(n_components · log n_features) work per row, less than
-        the others from about 250 columns on. "quasi-monte-carlo" is for any kernel and best in few columns.
+        "quasi-monte-carlo" is for any kernel and best in few columns.
     map : {"pairs", "phases", "complex"}
         Cosines and sines of D/2 frequencies, cosines of D frequencies with random phases, or D complex
         exponentials, for teaching. `better_map` says which of the real ones has the lower variance.
@@ -78,8 +77,7 @@ def draw_feature_map(
     Returns
     -------
     feature_map : FeatureMap
-        A `FourierFeatureMap` for a shift-invariant kernel; a `StructuredFeatureMap` if the design is
-        structured and the kernel is `Stationary`.
+        A `FourierFeatureMap` for a shift-invariant kernel.
 
     Raises
     ------
@@ -165,8 +163,7 @@ def is_nested(feature_map: maps.FeatureMap) -> bool:
     """Return whether its leading components are a smaller draw; see `shortened`."""
     if isinstance(feature_map, nystrom.NystromFeatureMap):
         return True
-    drawn = isinstance(feature_map, fourier.FourierFeatureMap | fourier.StructuredFeatureMap)
-    return drawn and feature_map.spec is not None
+    return isinstance(feature_map, fourier.FourierFeatureMap) and feature_map.spec is not None
 
 
 def in_high_precision(feature_map: maps.FeatureMap) -> maps.FeatureMap:
@@ -293,9 +290,14 @@ def _draw_explicit(kernel: base.Kernel, n_features: int, size: int, seed: int) -
             )
         return explicit.draw_thresholds(inner, columns, size, seed, width=n_features)
     if isinstance(inner, Polynomial):
-        if size == explicit.n_monomials(inner, len(columns)):
-            return explicit.make_monomials(inner, columns, width=n_features)
-        return explicit.draw_sketch(inner, columns, size, seed, width=n_features)
+        needed = explicit.n_monomials(inner, len(columns))
+        if size != needed:
+            raise InvalidParameterError(
+                f"{kernel} of {len(columns)} columns has {needed:_} monomials, which are its features, but "
+                f"its share of `n_components` is {size:_}; give more, or take features='nystrom', of which "
+                "fewer will do"
+            )
+        return explicit.make_monomials(inner, columns, width=n_features)
     problem = f"{kernel} has no random features here"
     raise InvalidParameterError(f"{problem}; take features='nystrom', which needs k(x, y) alone")
 

@@ -16,7 +16,6 @@ from rff_dist.numerics import exact_sums
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray, IntArray
 
 _THRESHOLD_STREAM = 3
-_HASH_STREAM = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -185,57 +184,3 @@ def make_monomials(kernel: explicit.Polynomial, columns: IntArray, *, width: int
     constants = (products < 0).sum(axis=1)
     factors = np.sqrt(np.array(orders, np.float64) * offset**constants)
     return MonomialFeatureMap(products, factors, width=width)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class PolynomialFeatureMap(ExplicitFeatureMap):
-    """Like `sklearn.kernel_approximation.PolynomialCountSketch` (Pham & Pagh 2013), by FFT.
-
-    `buckets`: int64 array of shape (degree, n_inputs). The component to which each count sketch adds each
-      input; the last input is √offset.
-    `signs`: float64 array of shape (degree, n_inputs). 1 or -1.
-    `columns`: int64 array of shape (n_inputs - 1,). The input columns.
-    `offset`: of (x·y + offset)^degree.
-    """
-
-    kind = "polynomial"
-    bounded = False
-
-    buckets: IntArray
-    signs: FloatArray
-    columns: IntArray
-    size: int
-    offset: float
-
-    @property
-    def n_components(self) -> int:
-        return self.size
-
-    @property
-    def stripes(self) -> list[tuple[int, int]]:
-        return [(0, self.size)]
-
-    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        rows = max(1, 2**21 // self.size)  # 16 MiB of work, whatever the size
-        for first in range(0, len(inputs), rows):
-            part = inputs[first : first + rows]
-            spectrum: Any = 1.0
-            for buckets, signs in zip(self.buckets, self.signs, strict=True):
-                sketch = np.zeros((self.size, len(part)))
-                for bucket, sign, column in zip(buckets, signs, [*self.columns, -1], strict=True):
-                    sketch[bucket] += sign * (np.sqrt(self.offset) if column < 0 else part[:, column])
-                # a convolution of count sketches is the sketch of the tensor product, and a product in the
-                # spectrum
-                spectrum = spectrum * np.fft.rfft(sketch, axis=0)
-            out[:, first : first + rows] = np.fft.irfft(spectrum, n=self.size, axis=0)[start:stop]
-
-
-def draw_sketch(
-    kernel: explicit.Polynomial, columns: IntArray, n_components: int, seed: int, *, width: int
-) -> PolynomialFeatureMap:
-    """Draw the hashes of a tensor sketch."""
-    uniforms = counter_uniforms(seed, _HASH_STREAM, kernel.degree, 2 * (len(columns) + 1))
-    # the product may round up to n_components
-    buckets = np.minimum(uniforms[:, 0::2] * n_components, n_components - 1).astype(np.int64)
-    signs = np.where(uniforms[:, 1::2] < 0.5, -1.0, 1.0)
-    return PolynomialFeatureMap(buckets, signs, columns, n_components, kernel.offset, width=width)

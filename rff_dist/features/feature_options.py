@@ -71,11 +71,10 @@ class KernelFeatures:
         takes=Literal["auto", "median"] | Positive | Positives,
     )
     design: Arrangement = fields.option(
-        "Arrangement of the frequencies: orthogonal, iid, quasi-monte-carlo (best for few columns) or "
-        "structured (fast for hundreds of columns). auto: orthogonal if the kernel allows it, else iid "
-        "(quasi-monte-carlo for additive).",
+        "Arrangement of the frequencies: orthogonal, iid or quasi-monte-carlo (best for few columns). auto: "
+        "orthogonal if the kernel allows it, else iid (quasi-monte-carlo for additive).",
         default="auto",
-        takes=Literal["auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"],
+        takes=Literal["auto", "orthogonal", "iid", "quasi-monte-carlo"],
     )
     map: str = fields.option(
         "Form of Fourier features. pairs: cosines and sines. phases: cosines with random phases. auto: the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
@@ -12,10 +13,11 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from rff_dist.checks import as_array
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import cosines, maps
-from rff_dist.frequencies import designs, hadamard
-from rff_dist.kernels import base, stationary
+from rff_dist.kernels import base
 from rff_dist.numerics import exact_sums
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
+
+LARGEST_ANGLE = 2.0**19  # radians; float32 rounds it by 0.03
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,10 +53,12 @@ class FourierFeatureMap(cosines.CosineFeatureMap):
         # inputs, D = 1,024).
         frequencies = self.frequencies[:, start:stop]
         np.matmul(frequencies.T.astype(np.float64), inputs.T.astype(np.float64), out=scratch)
+        _warn_of_lost_angles(scratch[:, :8])
         yield slice(0, stop - start), slice(0, len(inputs)), scratch.astype(np.float32)
 
     def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
         angles = inputs.astype(np.float64) @ self.frequencies.astype(np.float64)
+        _warn_of_lost_angles(angles[:8])
         return angles.astype(np.float32)
 
     def digest(self) -> str:
@@ -75,6 +79,17 @@ class FourierFeatureMap(cosines.CosineFeatureMap):
         return cls(frequencies, cosines.drawn_phases(spec), standardizer, spec, spec.precision)
 
 
+def _warn_of_lost_angles(angles: FloatArray) -> None:
+    """Warn if float32, in which inputs and angles are rounded, loses the angles of a few rows."""
+    typical = float(np.median(np.abs(angles))) if angles.size else 0.0
+    if typical > LARGEST_ANGLE:
+        warnings.warn(
+            f"angles of Fourier features are about {typical:.3g} radians, of which float32 keeps few digits: "
+            "length scales are far smaller than inputs. Standardise the inputs, or give larger length scales",
+            stacklevel=2,
+        )
+
+
 @lru_cache(maxsize=8)
 def _draw_matrix(spec: maps.FeatureSpec) -> Float32Array:
     assert isinstance(spec.kernel, base.ShiftInvariant)
@@ -86,16 +101,13 @@ def _draw_matrix(spec: maps.FeatureSpec) -> Float32Array:
     return frequencies
 
 
-def draw_fourier(
-    spec: maps.FeatureSpec, standardizer: maps.Standardizer | None = None
-) -> FourierFeatureMap | StructuredFeatureMap:
+def draw_fourier(spec: maps.FeatureSpec, standardizer: maps.Standardizer | None = None) -> FourierFeatureMap:
     """Draw the features of a shift-invariant kernel, or take them from the last few draws.
 
     Raises InvalidParameterError if float32 cannot hold the frequencies, or the design does not suit the
       kernel.
     """
-    blocks = _draw_blocks(replace(spec, precision="high"))  # a matrix serves other designs, and few columns
-    return (FourierFeatureMap if blocks is None else StructuredFeatureMap).drawn(spec, standardizer)
+    return FourierFeatureMap.drawn(spec, standardizer)
 
 
 # -- complex Fourier features, for teaching --------------------------------------------------------
@@ -151,94 +163,3 @@ class ComplexFeatureMap(maps.FeatureMap):
     @classmethod
     def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
         return cls(arrays["frequencies"], standardizer)
-
-
-# -- random Fourier features by fast Hadamard transforms, without a matrix of frequencies ----------
-
-
-_STORED = ("rotations", "signs", "radii", "stretch")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class StructuredFeatureMap(cosines.CosineFeatureMap):
-    """Random Fourier features of an isotropic kernel (Choromanski, Rowland & Weller 2017).
-
-    A row takes O(n_components · log n_features) work. Pickles as `FourierFeatureMap` does.
-
-    `blocks`: with float32 rotations and radii.
-    """
-
-    kind = "structured"
-    transform_rows = 128  # stripes are wide: only so few of their rows fit a core's own cache
-
-    blocks: hadamard.HadamardBlocks
-    phases: Float32Array | None = None
-    standardizer: maps.Standardizer | None = None
-    spec: maps.FeatureSpec | None = None
-    precision: str = "high"
-
-    @property
-    def frequencies(self) -> Float32Array:
-        """The frequencies multiplied out, shape (n_features, n_frequencies), for inspection."""
-        return self.blocks.frequencies().astype(np.float32)
-
-    @property
-    def n_features(self) -> int:
-        return len(self.blocks.stretch)
-
-    @property
-    def n_frequencies(self) -> int:
-        return len(self.blocks.radii)
-
-    @property
-    def stripes(self) -> list[tuple[int, int]]:
-        block = self.blocks.block_size * self.per_frequency
-        width, D = max(1, maps.STRIPE // block) * block, self.n_components
-        return [(start, min(start + width, D)) for start in range(0, D, width)]
-
-    def angles(self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray) -> cosines.Angles:
-        for frequencies, rows, products in self.blocks.products(inputs, start, stop):
-            yield frequencies, rows, products.astype(np.float32)
-
-    def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
-        angles = np.empty((len(inputs), self.n_frequencies), np.float32)
-        for frequencies, rows, products in self.blocks.products(inputs, 0, self.n_frequencies):
-            angles[rows, frequencies] = products.T
-        return angles
-
-    def digest(self) -> str:
-        label = f"{self.kind} {self.map} {self.blocks.signs.shape} {self.blocks.radii.shape}"
-        label += " fixed point" if self.fixed_point else ""
-        arrays = [*self.frequency_arrays().values(), self.phases]
-        return maps.arrays_digest(label, arrays, self.standardizer)
-
-    def frequency_arrays(self) -> dict[str, NDArray[Any]]:
-        return {name: getattr(self.blocks, name) for name in _STORED}
-
-    @classmethod
-    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
-        blocks = hadamard.HadamardBlocks(*(arrays[name] for name in _STORED))
-        return cls(blocks, arrays.get("phases"), standardizer, precision=facts["precision"])
-
-    @classmethod
-    def drawn(cls, spec: maps.FeatureSpec, standardizer: maps.Standardizer | None) -> Self:
-        blocks = _draw_blocks(replace(spec, precision="high"))  # both precisions share frequencies
-        assert blocks is not None
-        return cls(blocks, cosines.drawn_phases(spec), standardizer, spec, spec.precision)
-
-
-@lru_cache(maxsize=8)
-def _draw_blocks(spec: maps.FeatureSpec) -> hadamard.HadamardBlocks | None:
-    """Return the blocks of a structured draw; None if the kernel or the design has none."""
-    kernel, design, n_features = spec.kernel, spec.design, spec.n_features
-    if not isinstance(design, designs.Structured) or not isinstance(kernel, stationary.Stationary):
-        return None
-    unit = design.blocks(kernel.spectral_measure(), n_features, cosines.n_frequencies_of(spec), spec.seed)
-    if unit is None:
-        return None
-    stretch = unit.stretch / kernel.length_scales(n_features)
-    cosines.check_float32(float(unit.radii.max() * max(1.0, stretch.max())), spec)
-    rotations, radii = unit.rotations.astype(np.float32), unit.radii.astype(np.float32)
-    for array in (rotations, unit.signs, radii, stretch):
-        array.setflags(write=False)  # the cache shares them, and digests name them
-    return replace(unit, rotations=rotations, radii=radii, stretch=stretch)

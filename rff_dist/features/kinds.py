@@ -17,10 +17,9 @@ logger = logging.getLogger(__name__)
 _KINDS: dict[str, type[maps.FeatureMap]] = {
     kind.kind: kind
     for kind in (
-        fourier.FourierFeatureMap, fourier.StructuredFeatureMap, fourier.ComplexFeatureMap,
+        fourier.FourierFeatureMap, fourier.ComplexFeatureMap,
         explicit.LinearFeatureMap, explicit.ThresholdFeatureMap, explicit.MonomialFeatureMap,
-        explicit.PolynomialFeatureMap, composed.ConcatenatedFeatureMap, composed.PrincipalFeatureMap,
-        nystrom.NystromFeatureMap,
+        composed.ConcatenatedFeatureMap, composed.PrincipalFeatureMap, nystrom.NystromFeatureMap,
     )
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 type Record = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 LARGEST_FEATURE = 1e150  # whose square float64 holds
+TRANSFORM_ROWS = 4096  # that `transform` fills at once
 STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and tile, which caches hold
 
 
@@ -135,7 +136,6 @@ class FeatureMap(ABC):
     """
 
     kind: ClassVar[str]
-    transform_rows: ClassVar[int] = 4096  # rows that `transform` fills at once
     standardizer: Standardizer | None
     spec: FeatureSpec | None = None
 
@@ -303,8 +303,8 @@ class FeatureMap(ABC):
         Z = np.empty((len(inputs), self.n_components), np.float64 if whitener is not None else dtype)
         scales = exact_sums.expand(self.scales)
         with np.errstate(over="ignore", invalid="ignore"):
-            for row in range(0, len(inputs), self.transform_rows):
-                tile = slice(row, row + self.transform_rows)
+            for row in range(0, len(inputs), TRANSFORM_ROWS):
+                tile = slice(row, row + TRANSFORM_ROWS)
                 self.fill_lines(inputs[tile], Z[tile], scales)
         if not self.bounded and not float(np.abs(Z).max(initial=0.0)) <= LARGEST_FEATURE:
             raise overflow()

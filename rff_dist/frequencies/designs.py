@@ -11,7 +11,7 @@ import scipy
 
 from rff_dist.checks import check_name
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies import hadamard, uniforms
+from rff_dist.frequencies import uniforms
 from rff_dist.frequencies.uniforms import pick  # parameters called `uniforms` hide the module
 from rff_dist.typing import FloatArray
 
@@ -93,48 +93,6 @@ class QuasiMonteCarlo:
         return np.ascontiguousarray(measure.frequencies(numbers, n_features).T)
 
 
-@dataclass(frozen=True, slots=True)
-class Structured:
-    """Orthogonal directions whose products take a fast transform (Choromanski et al. 2017, Sec. 2.2).
-
-    For hundreds of columns and more: features of a `Stationary` kernel then take O(n_frequencies · log
-    n_features) work per row and O(n_frequencies) memory. All other designs take n_features · n_frequencies of
-    both. Frequencies are drawn for the next power of two of columns and cut to the first n_features, which
-    leaves their distribution isotropic. Up to 16 columns this is the orthogonal design. Beyond, directions
-    are nearly uniform: the mean squares of coordinates, and of products of two, differ from those on the
-    sphere by a share of the order of 1/n_features².
-    """
-
-    name = "structured"
-
-    def draw(
-        self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
-    ) -> FloatArray:
-        blocks = self.blocks(measure, n_features, n_frequencies, seed, first=first)
-        if blocks is not None:
-            return blocks.frequencies()
-        return Orthogonal().draw(measure, n_features, n_frequencies, seed, first=first)
-
-    def blocks(
-        self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
-    ) -> hadamard.HadamardBlocks | None:
-        """Return the blocks that `draw` multiplies out; None for few columns, where a matrix is as fast."""
-        isotropic = _isotropic(measure, self.name)
-        if n_features <= hadamard.CHUNK:
-            return None
-        p, chunk = 1 << (n_features - 1).bit_length(), hadamard.CHUNK
-        n_blocks = -(-n_frequencies // p)
-        numbers = _independent(seed, first, uniforms.FREQUENCY_STREAM, n_blocks * p, chunk)
-        normals = scipy.special.ndtri(numbers).reshape(n_blocks, p // chunk, chunk, chunk)
-        coins = _independent(seed, first, uniforms.SIGN_STREAM, n_blocks, 2 * p) < 0.5
-        return hadamard.HadamardBlocks(
-            rotations=_haar_columns(normals),
-            signs=np.where(coins, 1, -1).astype(np.int8).reshape(n_blocks, 2, p),
-            radii=_radii(isotropic, p, n_frequencies, seed, first),
-            stretch=np.ones(n_features),
-        )
-
-
 def _independent(seed: int, first: int, stream: int, n_rows: int, n_columns: int) -> FloatArray:
     """Return uniform numbers, independent of those of other values of `first`; see `Design.draw`."""
     return uniforms.counter_uniforms(seed, uniforms.STREAMS * first + stream, n_rows, n_columns)
@@ -165,7 +123,7 @@ def _haar_columns(normals: FloatArray) -> FloatArray:
     return q * signs[..., np.newaxis, :]
 
 
-DESIGNS: dict[str, Design] = {d.name: d for d in (IID(), Orthogonal(), QuasiMonteCarlo(), Structured())}
+DESIGNS: dict[str, Design] = {d.name: d for d in (IID(), Orthogonal(), QuasiMonteCarlo())}
 
 
 def find_design(design: str | Design) -> Design:

@@ -8,7 +8,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.typing import BitArray, FloatArray, IndexArray
 
 # Philox's bits, and our own map of them to floats: NumPy promises a generator's numbers for one version only.
-FREQUENCY_STREAM, RADIUS_STREAM, PHASE_STREAM, SCRAMBLE_STREAM, SIGN_STREAM = range(5)
+FREQUENCY_STREAM, RADIUS_STREAM, PHASE_STREAM, SCRAMBLE_STREAM = range(4)
 WORDS = 4  # 64-bit words that Philox4x64 makes in one counter step
 STREAMS = 8  # streams of one set of frequencies: other sets of the same seed start at multiples of 8
 _SEED_STREAM = 2**32  # the first stream of `derived_seed`, far above those of frequencies

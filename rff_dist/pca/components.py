@@ -17,6 +17,7 @@ weighted kernel PCA.
 
 import warnings
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -88,22 +89,22 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
             f"`n_components` is {n_components}; expected a number from 1 to {width}, the number of features "
             "that principal components are made of"
         )
+    # centring subtracted Σw·z̄z̄', so rounding has the scale of the uncentred Gram
+    subtracted = equations.sum_of_weights * float(np.square(equations.feature_means).sum())
+    resolution = width * float(np.finfo(np.float64).eps)
+    total = float(np.trace(equations.gram))
+    if total <= resolution * (subtracted + total) + equations.gram_error:
+        _refuse_equal_rows()  # before eigenvalues of rounding errors, which converge slowly
     # `decompose` is made for ridge, so give it a target of zeros
     zero = np.zeros(1)
     spectrum = eigen.decompose(
         replace(equations, moments=np.zeros((width, 1)), total_sum_of_squares=zero, target_means=zero)
     )
-    # Centring subtracted Σw·z̄z̄', so rounding has the scale of the uncentred Gram.
-    means = equations.feature_means
-    uncentred = float(spectrum.eigenvalues[-1] + equations.sum_of_weights * np.square(means).sum())
-    rounding = width * float(np.finfo(np.float64).eps) * uncentred + equations.gram_error
+    rounding = resolution * (float(spectrum.eigenvalues[-1]) + subtracted) + equations.gram_error
     floor = max(spectrum.floor, rounding)
     n_kept = min(n_components, int((spectrum.eigenvalues > floor).sum()))
     if n_kept == 0:
-        raise DataError(
-            "all rows have the same features, so no direction has a variance; give rows that differ, or a "
-            "smaller length scale"
-        )
+        _refuse_equal_rows()
     if n_kept < n_components:
         warnings.warn(
             f"{n_kept} principal components in place of {n_components}: the rows have no more directions "
@@ -119,6 +120,13 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
         explained_variance_ratio=eigenvalues / spectrum.eigenvalues.sum(),
         means=equations.feature_means,
         noise_floor=floor / divisor,
+    )
+
+
+def _refuse_equal_rows() -> NoReturn:
+    raise DataError(
+        "all rows have the same features, so no direction has a variance; give rows that differ, or a "
+        "smaller length scale"
     )
 
 

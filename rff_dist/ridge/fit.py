@@ -204,7 +204,7 @@ def broadcast(prepared: Prepared, reading: Reading, folds: folding.Folds | None)
             # a seed and parameters travel, or the centres of Nyström features
             size = human_bytes(len(cloudpickle.dumps(feature_map)))
             where = f"{size} to each of {engine.n_workers} workers"
-        drawn = {"fourier": "W and b", "structured": "W and b", "nystrom": "centres"}
+        drawn = {"fourier": "W and b", "nystrom": "centres"}
         what = drawn.get(feature_map.kind, "features")  # a linear kernel draws nothing
         digest = feature_map.digest()[:16]
         prepared.say("broadcast", f"{what} of D = {feature_map.n_components:,}, digest {digest}, {where}")

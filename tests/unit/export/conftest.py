@@ -19,7 +19,6 @@ FEATURES = {
     "pairs": ["--kernel", "gaussian", "--features", "fourier"],
     "high": ["--kernel", "matern:nu=1.5", "--features", "fourier", "--precision", "high"],
     "phases": ["--kernel", "gaussian", "--features", "fourier", "--map", "phases"],
-    "structured": ["--kernel", "gaussian", "--features", "fourier", "--design", "structured"],
     "sum of maps": ["--kernel", "gaussian + 0.5 * linear", "--features", "fourier"],
     "linear": ["--kernel", "linear", "--features", "fourier"],
     "nystrom": ["--kernel", "matern:nu=2.5", "--features", "nystrom"],

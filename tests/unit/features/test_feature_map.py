@@ -59,10 +59,9 @@ class TestFeatures:
         assert abs(rounded * 16_256 - np.rint(rounded * 16_256)).max() < 1e-9
 
     @pytest.mark.parametrize("map_name", MAPS)
-    @pytest.mark.parametrize("design", ["orthogonal", "structured"])
     @pytest.mark.parametrize("n_features", [1, 3, 40])
-    def test_whole_numbers_are_those_of_transform_in_whatever_company(self, map_name, design, n_features):
-        features = draw(n_features=n_features, n_components=600, map=map_name, design=design)
+    def test_whole_numbers_are_those_of_transform_in_whatever_company(self, map_name, n_features):
+        features = draw(n_features=n_features, n_components=600, map=map_name)
         X = features.prepare(10 * inputs(320, n_features))
         whole = np.empty((320, 600), np.int16)
         features.fill_whole(X, whole)

@@ -21,7 +21,7 @@ from rff_dist.pca import fit as pca
 from rff_dist.ridge.models import read_features, record_features
 from tests.refusals import refuses
 
-N_FEATURES = 40  # beyond sixteen columns a structured design has a fast transform
+N_FEATURES = 40
 X = np.random.default_rng(0).standard_normal((200, N_FEATURES)).astype(np.float32)
 STANDARDIZER = Standardizer(np.linspace(-1.0, 1.0, N_FEATURES), np.linspace(0.5, 2.0, N_FEATURES))
 
@@ -46,8 +46,6 @@ MAPS = {
     "phases": drawn(Gaussian(6.0), 601, map="phases"),
     "independent": drawn(Laplacian(9.0), design="iid"),
     "quasi-Monte Carlo": drawn(Gaussian(6.0), design="quasi-monte-carlo"),
-    "structured pairs": drawn(Gaussian(6.0), design="structured"),
-    "structured phases": drawn(Gaussian(6.0), 601, map="phases", design="structured"),
     "given frequencies": replace(drawn(Gaussian(6.0), 601, map="phases"), spec=None),
     "polynomial": drawn(Polynomial(2).on([3, 5, 8])),
     "a sum": drawn(Gaussian(6.0) + 0.5 * Matern(3.0) + Linear()),
@@ -110,7 +108,6 @@ def test_what_is_pickled_or_stored_is_small_and_gives_the_same_features(feature_
     is_given = feature_map.kind == "fourier" and feature_map.spec is None  # these travel as they are
     assert is_given or len(travels) < with_rows.get(feature_map.kind, 2_500)
     fourier._draw_matrix.cache_clear()
-    fourier._draw_blocks.cache_clear()
     for other in (pickle.loads(travels), read_features(*record_features(feature_map))):
         assert type(other) is type(feature_map)
         assert kernel_of(other) == kernel_of(feature_map)
@@ -125,24 +122,16 @@ def nudged(array):
     return copy
 
 
-@pytest.mark.parametrize(
-    ("name", "draws", "otherwise"),
-    [
-        ("pairs", "_draw_matrix", lambda one: nudged(one.frequencies)),
-        ("structured pairs", "_draw_blocks", lambda one: replace(one.blocks, radii=nudged(one.blocks.radii))),
-    ],
-)
-def test_a_process_that_draws_otherwise_is_refused(name, draws, otherwise, monkeypatch):
-    data, changed = pickle.dumps(MAPS[name]), otherwise(MAPS[name])
-    monkeypatch.setattr(fourier, draws, lambda _: changed)
-    with pytest.raises(BroadcastError, match=rf"expected {MAPS[name].digest()[:12]}"):
+def test_a_process_that_draws_otherwise_is_refused(monkeypatch):
+    pairs = MAPS["pairs"]
+    data, changed = pickle.dumps(pairs), nudged(pairs.frequencies)
+    monkeypatch.setattr(fourier, "_draw_matrix", lambda _: changed)
+    with pytest.raises(BroadcastError, match=rf"expected {pairs.digest()[:12]}"):
         pickle.loads(data)
 
 
 def test_drawn_arrays_cannot_be_written_to():
     """They are shared through a cache, and the digest names them."""
-    blocks = MAPS["structured pairs"].blocks
-    matrices = (MAPS["phases"].frequencies, MAPS["phases"].phases)
-    for array in (*matrices, blocks.rotations, blocks.signs, blocks.radii, blocks.stretch):
+    for array in (MAPS["phases"].frequencies, MAPS["phases"].phases):
         with refuses(ValueError, "read-only"):
             array[0] = 0

@@ -218,14 +218,15 @@ def test_a_masked_array_without_masked_values_is_an_array():
 
 COUNTS = {"sample_weight_kind": "frequency", **SMALL}
 PLAIN = {"standardize": False, **SMALL}
+MANY = PLAIN | {"n_components": 256, "features": "fourier"}
 REFUSED = {
     "tiny y": (lambda: RFFRidge(**SMALL).fit(X, Y * 1e-161), "y, column 0"),
     "tiny X": (lambda: RFFRidge(**SMALL).fit(X * [1e-162, 1.0], Y), "X, column 0"),
     "below float32": (lambda: RFFRidge("linear", **PLAIN).fit(X * 1e-50, Y), "column 0"),
     "far beyond float32's digits": (lambda: RFFRidge("linear", **PLAIN).fit(X + 1e9, Y), "column 0"),
     "too many counts": (lambda: RFFRidge(**COUNTS).fit(X, Y, np.full(len(X), 1e17)), "6e+18"),
-    "an overflow of features": (lambda: RFFRidge(Polynomial(20), **PLAIN).fit(X * 1e18, Y), "standardise"),
-    "an overflow of squares": (lambda: RFFRidge(Polynomial(9), **PLAIN).fit(X * 1e30, Y), "standardise"),
+    "an overflow of features": (lambda: RFFRidge(Polynomial(20), **MANY).fit(X * 1e18, Y), "standardise"),
+    "an overflow of squares": (lambda: RFFRidge(Polynomial(9), **MANY).fit(X * 1e30, Y), "standardise"),
 }
 
 
@@ -245,3 +246,14 @@ def test_a_min_kernel_with_fewer_components_than_columns_is_refused():
 def test_no_rows_have_a_gram_without_rows(kernel):
     assert kernel(np.empty((0, 2))).shape == (0, 0)
     assert kernel(np.empty((0, 2)), X).shape == (0, len(X))
+
+
+def test_angles_that_float32_loses_are_warned_of():
+    feature_map = draw_feature_map(Gaussian(1e-8), n_features=2, n_components=64)
+    with pytest.warns(UserWarning, match="float32 keeps few digits"):
+        feature_map.transform(X)
+
+
+def test_components_of_equal_rows_are_refused_before_eigenvalues_of_rounding_errors():
+    with refuses(DataError, "same features"):
+        RFFPCA(2, kernel="gaussian", **SPACE, n_random_features=256).fit(np.ones((50, 2)))
