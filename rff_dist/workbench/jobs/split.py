@@ -1,17 +1,16 @@
 """The job that cuts a dataset into one to train on and one to test on."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rff_dist import fields
 from rff_dist.data import row_batches
 from rff_dist.data import sources as row_sources
-from rff_dist.errors import DataError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import appending, datasets, documents, groups, locations, output_places, writing
 from rff_dist.storage.arrays import Header
@@ -61,7 +60,7 @@ def split(job: specs.Split) -> Parts:
     names = kept.pop("feature_names", None), kept.pop("target_names", None)
     time = None
     if job.time is not None:  # kept, so that models are chosen by folds of time too
-        fields.check_names([job.time], names[0] or (), what="column of X")
+        _require("time", job.time, names[0] or ())
         kept[TIME_COLUMN], time = job.time, names[0].index(job.time)
     read = partial(datasets.read_arrays, job.data, n_rows=_ROWS, version=version)
     is_test = _choose(job, stored, time, read)
@@ -102,6 +101,11 @@ def _warn(job: specs.Split, attributes: Mapping[str, Any], stored: Mapping[str, 
         )
 
 
+def _require(option: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise InvalidParameterError(f"`{option}` is {name!r}; expected one of {tables.listed([*known])}")
+
+
 def _choose(
     job: specs.Split,
     stored: Mapping[str, Header],
@@ -115,7 +119,7 @@ def _choose(
         values = numbers if time is None else np.concatenate([part["X"][:, time] for part in read(["X"])])
         return np.asarray(values >= holdout.start(values))
     if job.by == "group":
-        fields.check_names([job.groups], stored, what="array")
+        _require("groups", job.groups, stored)
     key = job.groups if job.by == "group" else ID
     if key not in stored:
         return holdout.holds(numbers)
