@@ -74,11 +74,13 @@ def client_of(collections: Iterable[Any]) -> Any:
     return next(iter(clients), None)
 
 
-def compute(*collections: Any) -> tuple[Any, ...]:
+def compute(*collections: Any, client: Any = None) -> tuple[Any, ...]:
     """Compute Dask collections on the cluster that holds parts of them, else where Dask does by default.
 
     A task computes them itself, since it might wait for ever for tasks of its own cluster. It lets others
     have its place if it needs what the cluster holds.
+
+    `client`: what computes collections of which no cluster holds parts, in place of Dask's default.
     """
     dask, distributed = sys.modules["dask"], sys.modules.get("distributed")
     if distributed is None:
@@ -86,18 +88,20 @@ def compute(*collections: Any) -> tuple[Any, ...]:
     is_persisted = bool(distributed.futures_of(list(collections)))
     if is_task() and not is_persisted:
         return tuple(dask.compute(*collections, scheduler="synchronous"))
-    client = client_of(collections)
+    holder = client_of(collections)
     with ExitStack() as stack:
-        if client is None or client in distributed.Worker._initialized_clients:
+        if holder is not None:
+            client = holder
+        if is_task():
             client = stack.enter_context(place_for_others())
-        if client is not None:
-            stack.enter_context(client.as_current())
-        default = getattr(dask.base.get_scheduler(), "__self__", None)
-        if isinstance(default, distributed.Client):
-            check_client(default)
-        elif is_persisted:
-            raise InvalidParameterError(
-                "parts of the data are persisted on a cluster, but there is no Dask client here; make one, "
-                "or compute the data before"
-            )
-        return tuple(dask.compute(*collections))
+        if client is None:
+            client = getattr(dask.base.get_scheduler(), "__self__", None)
+        if isinstance(client, distributed.Client):
+            check_client(client)
+            return tuple(dask.compute(*collections, scheduler=client))
+    if is_persisted:
+        raise InvalidParameterError(
+            "parts of the data are persisted on a cluster, but there is no Dask client here; make one, or "
+            "compute the data before"
+        )
+    return tuple(dask.compute(*collections))

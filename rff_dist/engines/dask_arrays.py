@@ -6,6 +6,8 @@ import copy
 import hashlib
 import warnings
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from functools import partial
 from itertools import accumulate, batched
 from typing import Any, Self, cast
 
@@ -28,6 +30,7 @@ class DaskArrayDataset(memory.ArraysDataset):
     `y`: dask or NumPy array of shape (n_samples,) or (n_samples, n_targets), or dask series or frame.
       Targets; cast to float64.
     `sample_weight`: dask or NumPy array of shape (n_samples,), or dask series. Weights; cast to float64.
+    `client`: what computes sizes and single rows, in place of Dask's default.
     `feature_names`, `target_names`: columns of X and y, where these are frames.
     Raises DataError if shapes do not belong together, there are no rows or columns, or values are not real
       numbers.
@@ -38,12 +41,13 @@ class DaskArrayDataset(memory.ArraysDataset):
     version = None
     is_lazy = True
 
-    def __init__(self, X: Any, y: Any = None, sample_weight: Any = None) -> None:
+    def __init__(self, X: Any, y: Any = None, sample_weight: Any = None, *, client: Any = None) -> None:
+        self._compute = partial(dask_collections.compute, client=client)
         self.feature_names = _column_names(X)
         self.target_names = _column_names(y)
         parts = {"X": X, "y": y, "sample_weight": sample_weight}
         arrays = {name: _as_dask_array(part) for name, part in parts.items() if part is not None}
-        arrays = memory.check_parts(_known_chunks(arrays))
+        arrays = memory.check_parts(_known_chunks(arrays, self._compute))
         X = arrays["X"]
         if not X.shape[0]:
             raise DataError(f"X has shape {X.shape}; expected at least one row")
@@ -97,7 +101,7 @@ class DaskArrayDataset(memory.ArraysDataset):
         # A partition may hold many blocks, and is computed for the first of them.
         read = {i: part for i, part in self._read.items() if i in numbers}
         missing = [i for i in numbers if i not in read]
-        computed = dask_collections.compute(*(part for i in missing for part in self.rows_of(i)))
+        computed = self._compute(*(part for i in missing for part in self.rows_of(i)))
         read |= dict(zip(missing, batched(computed, 3), strict=True))
         self._read = read
         return Partitions(self.edges_of(numbers), [part for i in numbers for part in read[i]]).read(block)
@@ -105,10 +109,10 @@ class DaskArrayDataset(memory.ArraysDataset):
     def read_weight(self, block: blocks.Block) -> Any:
         if self.sample_weight is None:
             return None
-        return dask_collections.compute(self.sample_weight[block.start : block.stop])[0]
+        return self._compute(self.sample_weight[block.start : block.stop])[0]
 
     def read_targets(self) -> Any:
-        return None if self.y is None else dask_collections.compute(self.y)[0]
+        return None if self.y is None else self._compute(self.y)[0]
 
     def without_targets(self) -> Self:
         rows = copy.copy(self)
@@ -118,7 +122,7 @@ class DaskArrayDataset(memory.ArraysDataset):
 
     def take(self, indices: np.ndarray, /) -> tuple[Any, Any, Any]:
         X, y, sample_weight = (None if array is None else array[indices] for array in self._arrays)
-        X, y, sample_weight = dask_collections.compute(X, y, sample_weight)
+        X, y, sample_weight = self._compute(X, y, sample_weight)
         return X, y, sample_weight
 
     def fingerprint(self) -> str:
@@ -147,7 +151,7 @@ def _column_names(value: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _known_chunks(arrays: dict[str, Any]) -> dict[str, Any]:
+def _known_chunks(arrays: dict[str, Any], compute: Callable[..., Any]) -> dict[str, Any]:
     """Compute the row chunks that are unknown, all in one pass, without changing the caller's arrays."""
     for name, array in arrays.items():
         if any(np.isnan(length) for length in array.shape[1:]):
@@ -161,7 +165,7 @@ def _known_chunks(arrays: dict[str, Any]) -> dict[str, Any]:
         for name, a in unknown.items()
     }
     counts = {name: [count(piece) for piece in some] for name, some in pieces.items()}
-    (lengths,) = dask_collections.compute(counts)
+    (lengths,) = compute(counts)
     known = dict(arrays)
     for name, a in unknown.items():
         chunks = (tuple(lengths[name]), *a.chunks[1:])

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -109,20 +109,19 @@ class Workers:
         return self._threads
 
     async def _tell(self, ask: Callable[..., Any], workers: list[str]) -> dict[str, Any]:
-        """Return what `ask(workers=workers)` finds out from those workers that answer within `VERSIONS_S`.
+        """Return what `ask(workers=[worker])` finds out from those workers that answer within `VERSIONS_S`.
 
-        The scheduler answers when all workers have. It waits half a minute for one that was just killed, and
-        without end for a frozen one. So each worker is then asked alone.
+        Each is asked alone: the scheduler answers when all have, and waits without end for a frozen one.
         """
-        with self.errors(talking=True):
-            try:
-                return cast("dict[str, Any]", await asyncio.wait_for(ask(workers=workers), VERSIONS_S))
-            except TimeoutError:
-                pass  # a scheduler that is silent itself is lost at the next look
-        if len(workers) == 1:
+
+        async def tell(worker: str) -> Any:
+            with suppress(TimeoutError):  # a scheduler that is silent itself is lost at the next look
+                return await asyncio.wait_for(ask(workers=[worker]), VERSIONS_S)
             return {}
-        alone = await asyncio.gather(*(self._tell(ask, [worker]) for worker in workers))
-        return {worker: answer for answers in alone for worker, answer in answers.items()}
+
+        with self.errors(talking=True):
+            answers = await asyncio.gather(*map(tell, workers))
+        return {worker: answer for one in answers for worker, answer in one.items()}
 
     def where(self) -> dict[str, Any]:
         """Return options of Dask that keep tasks from workers that are left out, if there are any.

@@ -92,7 +92,8 @@ def as_dataset(
     elif is_dask(X):
         from rff_dist.engines.dask_arrays import DaskArrayDataset
 
-        dataset = DaskArrayDataset(X, y, sample_weight)
+        client = getattr(getattr(estimator, "engine", None), "client", None)
+        dataset = DaskArrayDataset(X, y, sample_weight, client=client)
     else:
         dataset = datasets.dataset_from_arrays(X, y, sample_weight)
     if supervised and dataset.n_targets < 1:
@@ -257,7 +258,8 @@ def _in_memory(X: Any, y: Any, sample_weight: Any) -> Dataset:
 def suitable_engine(engine: protocol.Engine | None, dataset: Dataset | None) -> Iterator[protocol.Engine]:
     """Yield the given engine; else the current Dask client's for data out of memory; else a serial one.
 
-    An engine that is made here is closed afterwards; a client stays open. Without a dataset it is serial.
+    An engine that is made here is closed afterwards; a client stays open. Without a dataset, and in a task of
+    Dask, it is serial.
 
     Raises InvalidParameterError if `engine` is not an engine.
     """

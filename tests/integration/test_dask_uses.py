@@ -289,7 +289,7 @@ def test_threads_that_share_an_engine_look_at_its_workers_together(embedded, mon
 @pytest.fixture
 def elsewhere() -> Iterator[Any]:
     """Return a client of another cluster, in this process; it is not the default."""
-    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
     with (
         distributed.LocalCluster(**options) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
@@ -313,6 +313,20 @@ def test_persisted_parts_are_used_where_they_are(embedded, expected, engine, kin
         X, y = client.persist([X, y])
     chosen = {"own": embedded, "none": None, "serial": SerialEngine()}[engine]
     assert ridge(X, y, engine=chosen) == expected
+
+
+def test_collections_are_computed_on_the_cluster_of_the_engine(embedded, tmp_path):
+    def load(piece: np.ndarray) -> np.ndarray:
+        if len(piece):  # Dask asks for the dtype with none
+            (tmp_path / str(os.getpid())).touch()
+        return piece
+
+    X, y = collections()
+    X = X.map_blocks(load, dtype=float)
+    model = RFFRidge(n_components=16, random_state=0, engine=scaled(embedded, 1))  # lengths and a sample too
+    model.fit(X[X[:, 0] > -9.0], y[X[:, 0] > -9.0])
+    assert list(tmp_path.iterdir())
+    assert not (tmp_path / str(os.getpid())).exists()
 
 
 def test_parts_on_another_cluster_are_refused_by_name(embedded, elsewhere, expected):
