@@ -13,11 +13,11 @@ import xarray
 import zarr
 from numpy.testing import assert_allclose
 from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, SplineTransformer, StandardScaler
 
 from rff_dist import (
     Gaussian,
@@ -52,7 +52,12 @@ MODELS = {
 TRANSFORMERS = {
     "keeps names": StandardScaler(),
     "keeps names, bounded": MinMaxScaler(),
-    "other names": ColumnTransformer([("n", StandardScaler(), NUMBERS), ("t", OneHotEncoder(), ["town"])]),
+    "other names": ColumnTransformer(
+        [
+            ("n", SplineTransformer(), make_column_selector(dtype_include=np.number)),
+            ("t", OneHotEncoder(), ["town"]),
+        ]
+    ),
     "none": "passthrough",
 }
 LEARNED = {"learned": ["town", *NUMBERS], "learned, of numbers": NUMBERS}
