@@ -24,8 +24,7 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.storage import datasets, writing
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.page import pictures
-from rff_dist.workbench.results import terminal
-from rff_dist.workbench.results.document import Document
+from rff_dist.workbench.results.words import Facts
 
 #: Candidates for the length scale, in units of the picture's width: 0.01 is 6.4 pixels.
 LENGTH_SCALES = (0.005, 0.0075, 0.01, 0.015, 0.02)
@@ -44,7 +43,7 @@ def run_demo(
     stride: int = 1,
     console: Console,
 ) -> dict[str, Any]:
-    """Train on a photograph through the Prefect flow, show the figures and save a picture.
+    """Train on a photograph through the Prefect flow, and save a picture.
 
     Takes about a minute on two cores. Prefect's home is a folder below `output`, so that nothing is left in
     the user's home, unless the environment names another.
@@ -54,8 +53,8 @@ def run_demo(
     `seed`: of the split and the frequencies.
     `n_workers`, `n_threads`: size of the local Dask cluster; all CPUs by default.
     `stride`: with n, only every n-th pixel of each row and column is used.
-    `console`: rich.console.Console. It shows progress bars and the final table.
-    Returns: the table's figures and the files' paths, JSON-able.
+    `console`: rich.console.Console. It shows progress bars.
+    Returns: the figures for `facts_of`, and the files' paths, JSON-able.
     """
     from sklearn.datasets import load_sample_image
     from sklearn.linear_model import LinearRegression
@@ -125,7 +124,6 @@ def run_demo(
     names = ("comparison.png", "model", "predictions.zarr", "train.zarr", "test.zarr", "all.zarr")
     figures["files"] = [str(output / name) for name in names]
     figures["seconds"] = time.perf_counter() - start
-    _show(figures, console)
     return figures
 
 
@@ -151,9 +149,10 @@ def _psnr(mean_squared_error: float | np.floating[Any]) -> float:
     return -10 * math.log10(mean_squared_error)
 
 
-def _show(figures: Mapping[str, Any], console: Console) -> None:
+def facts_of(figures: Mapping[str, Any]) -> Facts:
+    """Return the figures in words."""
     scales = f"the best of {len(LENGTH_SCALES)} by cross-validation"
-    facts = {
+    return {
         "rows": f"{figures['rows']:,} to learn from, {figures['test_rows']:,} to test on",
         "features": f"D = {figures['n_components']:,}",
         "length scale": f"{figures['length_scale']:g} of the width, {scales}",
@@ -162,5 +161,3 @@ def _show(figures: Mapping[str, Any], console: Console) -> None:
         "seconds": f"{figures['seconds']:.0f} in all",
         "files": f"{figures['files'][0]}, next to the data and the model",
     }
-    console.print()
-    console.print(terminal.to_rich(Document("", [facts])))

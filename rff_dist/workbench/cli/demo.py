@@ -22,7 +22,7 @@ def demo(
     where: Annotated[Cluster, "n_workers", "n_threads"],
 ) -> Document:
     """Learn a photograph from half of its pixels, in about a minute."""
-    from rff_dist.workbench.demo import run_demo
+    from rff_dist.workbench.demo import facts_of, run_demo
 
     record = run_demo(
         Path(output),
@@ -31,4 +31,4 @@ def demo(
         **fields.values_of(where, "n_workers", "n_threads"),
         console=shell.out,
     )
-    return Document("", record=record)  # it has shown everything
+    return Document(f"wrote {record['files'][0]}", [facts_of(record)], record=record)

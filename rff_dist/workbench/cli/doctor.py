@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 PACKAGES = ("rff_dist", "numpy", "scipy", "zarr", "dask", "distributed", "prefect")
 MIN_CHUNK, MAX_CHUNK = 2**18, 2**28  # bytes
 EXPIRES_SOON = 14 * 86_400  # seconds
-_SERVERS = ("distributed", "dask", "prefect", "rff-dist", "rff_dist")  # words of their command lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def doctor(
     data: str | None = fields.argument("A dataset whose chunks and codecs are checked.", "DATA", None),
     where: Annotated[Cluster, "scheduler", "insecure"],
 ) -> Document:
-    """Check versions, products, ports, TLS, Prefect, and a dataset and a cluster if they are named.
+    """Check versions, products, TLS, Prefect, and a dataset and a cluster if they are named.
 
     Each line is ok, a warning or a failure, and says what to do. The exit code is 1 if anything failed.
     """
@@ -67,7 +66,6 @@ def doctor(
     findings = [
         Finding.of("versions", ", ".join(f"{name} {version}" for name, version in _versions().items())),
         check_products(),
-        check_ports(),
         *check_tls(cluster),
         check_prefect(*find_server()),
     ]
@@ -100,31 +98,6 @@ def check_products() -> Finding:
         return Finding("products", "fail", str(error), f"unset {VARIABLE}")
     forced = f", as {VARIABLE} says" if os.environ.get(VARIABLE) else ""
     return Finding.of("products", f"{best}{forced}; self-test passed by {measured.describe(2048)}")
-
-
-def check_ports() -> Finding:
-    """Look for ports of Dask and Prefect that other machines can reach."""
-    import psutil
-
-    try:
-        listening = [port for port in psutil.net_connections("inet") if port.status == psutil.CONN_LISTEN]
-    except psutil.AccessDenied:
-        return Finding.of("ports", "this system does not say which ports are open", "look with `ss -tlnp`")
-    reachable: dict[str, None] = {}
-    for port in listening:
-        # Without a number the process is another user's, and its command line cannot be read.
-        if port.pid is None or is_loopback(port.laddr.ip):
-            continue
-        try:
-            line = " ".join(psutil.Process(port.pid).cmdline())
-        except psutil.Error:
-            continue  # it has ended meanwhile, or is another user's
-        if names := [name for name in _SERVERS if name in line]:
-            reachable[f"port {port.laddr.port} of {names[0]} ({port.laddr.ip})"] = None
-    if not reachable:
-        return Finding.of("ports", "no port of Dask or Prefect is open beyond this machine")
-    todo = "bind to 127.0.0.1, or use TLS and a firewall: anyone who reaches a port can run code"
-    return Finding.of("ports", f"open beyond this machine: {'; '.join(reachable)}", todo)
 
 
 def check_tls(cluster: Cluster) -> Iterator[Finding]:
