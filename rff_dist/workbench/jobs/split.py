@@ -60,7 +60,7 @@ def split(job: specs.Split) -> Parts:
     names = kept.pop("feature_names", None), kept.pop("target_names", None)
     time = None
     if job.time is not None:  # kept, so that models are chosen by folds of time too
-        _require("time", job.time, names[0] or ())
+        _require(job, "time", "column", names[0] or ())
         kept[TIME_COLUMN], time = job.time, names[0].index(job.time)
     read = partial(datasets.read_arrays, job.data, n_rows=_ROWS, version=version)
     is_test = _choose(job, stored, time, read)
@@ -101,9 +101,12 @@ def _warn(job: specs.Split, attributes: Mapping[str, Any], stored: Mapping[str, 
         )
 
 
-def _require(option: str, name: str, known: Iterable[str]) -> None:
-    if name not in known:
-        raise InvalidParameterError(f"`{option}` is {name!r}; expected one of {tables.listed([*known])}")
+def _require(job: specs.Split, option: str, what: str, known: Iterable[str]) -> None:
+    """Raise InvalidParameterError unless an option names one of the known arrays or columns."""
+    if (name := getattr(job, option)) not in known:
+        raise InvalidParameterError(
+            f"`{option}`: {redact(job.data)} has no {what} {name!r}; it has {tables.listed([*known])}"
+        )
 
 
 def _choose(
@@ -119,7 +122,7 @@ def _choose(
         values = numbers if time is None else np.concatenate([part["X"][:, time] for part in read(["X"])])
         return np.asarray(values >= holdout.start(values))
     if job.by == "group":
-        _require("groups", job.groups, stored)
+        _require(job, "groups", "array", stored)
     key = job.groups if job.by == "group" else ID
     if key not in stored:
         return holdout.holds(numbers)
