@@ -46,7 +46,7 @@ def draw_feature_map(
     The approximation's error falls as 1/√n_components; time and memory of training grow as n_components².
     The features of a sum of kernels are those of its terms side by side. Linear terms and constants take a
     component per column and are exact; the others share the rest in proportion to their weights. A polynomial
-    term takes one component for each of its monomials, is exact, and needs a share that is enough for all.
+    term takes one component for each of its monomials, and is exact.
 
     Parameters
     ----------
@@ -231,24 +231,24 @@ def _split_terms(
 def _shares(sampled: _Weighted[base.Kernel], n_features: int, total: int) -> list[int]:
     """Share out components in proportion to weight · typical k(x, x), so that each term's error falls alike.
 
-    Terms get an even number, at least two. A term that is exact with fewer gets only as many as that takes.
+    Terms get an even number, at least two. Polynomials get as many as they have monomials, and are exact.
     """
-    shares = _proportional(sampled, n_features, total)
-    exact = [_n_exact(kernel, n_features, share) for (_, kernel), share in zip(sampled, shares, strict=True)]
+    exact = [_n_monomials(kernel, n_features) for _, kernel in sampled]
     others = [part for part, number in zip(sampled, exact, strict=True) if number is None]
-    if len(others) == len(sampled):
-        return shares
-    rest = iter(_shares(others, n_features, total - sum(filter(None, exact))))
-    return [next(rest) if number is None else number for number in exact]
+    taken = sum(filter(None, exact))
+    if taken + 2 * len(others) > total:
+        raise InvalidParameterError(
+            f"polynomial terms have {taken:_} features, their monomials, and {len(others)} other terms need "
+            f"two each, but `n_components` leaves {total:_}; give more, or take features='nystrom', of which "
+            "fewer will do"
+        )
+    shares = iter(_proportional(others, n_features, total - taken))
+    return [next(shares) if number is None else number for number in exact]
 
 
-def _n_exact(kernel: base.Kernel, n_features: int, most: int) -> int | None:
-    """Return with how many features a term is exact; None if with no number up to `most`."""
+def _n_monomials(kernel: base.Kernel, n_features: int) -> int | None:
     inner, columns = _columns_of(kernel, n_features)
-    if not isinstance(inner, Polynomial):
-        return None
-    number = explicit.n_monomials(inner, len(columns))
-    return number if number <= most else None
+    return explicit.n_monomials(inner, len(columns)) if isinstance(inner, Polynomial) else None
 
 
 def _proportional(sampled: _Weighted[base.Kernel], n_features: int, total: int) -> list[int]:
@@ -290,13 +290,6 @@ def _draw_explicit(kernel: base.Kernel, n_features: int, size: int, seed: int) -
             )
         return explicit.draw_thresholds(inner, columns, size, seed, width=n_features)
     if isinstance(inner, Polynomial):
-        needed = explicit.n_monomials(inner, len(columns))
-        if size != needed:
-            raise InvalidParameterError(
-                f"{kernel} of {len(columns)} columns has {needed:_} monomials, which are its features, but "
-                f"its share of `n_components` is {size:_}; give more, or take features='nystrom', of which "
-                "fewer will do"
-            )
         return explicit.make_monomials(inner, columns, width=n_features)
     problem = f"{kernel} has no random features here"
     raise InvalidParameterError(f"{problem}; take features='nystrom', which needs k(x, y) alone")

@@ -35,7 +35,7 @@ def nouns():
     yield "tuned", rff_dist.tune_length_scales("gaussian", X, y, n_components=32, n_starts=1)
     yield "error", rff_dist.approximation_error("gaussian", sampler.feature_map_, X)
     for kernel in KERNELS:
-        yield kernel, draw_feature_map(kernel, n_features=40, n_components=64)
+        yield kernel, draw_feature_map(kernel, n_features=40, n_components=1_024)
     yield "complex", draw_feature_map("gaussian", n_features=40, n_components=64, map="complex")
 
 
