@@ -68,7 +68,8 @@ _MOST_ODD, _FEW_ODD, _MOST_WORDS = 0.05, 0.01, 5  # shares of the texts, and dif
 class Notation:
     """How a column's texts write its values.
 
-    `kind`: {"number", "date", "text"}. Text stays as it is, although it looks like numbers or dates.
+    `kind`: {"number", "date", "text", "boolean"}. Text stays as it is, although it looks like numbers or
+      dates. Booleans by type may be texts in later tables.
     `decimal`: the decimal point of numbers, "." or ","; the other, spaces or apostrophes may group digits.
     `unit`: the sign or the word that may stand before or behind numbers. 12 % becomes 12.
     `missing`: texts that count as missing in addition to those that always do.
@@ -97,6 +98,7 @@ class Notation:
     def type(self) -> pyarrow.DataType:
         """The type of the values."""
         types = {"date": pyarrow.timestamp("us"), "number": pyarrow.float64(), "text": pyarrow.string()}
+        types["boolean"] = pyarrow.bool_()
         return types[self.kind]
 
     def read(self, column: pyarrow.Array) -> tuple[pyarrow.Array, pyarrow.Array]:
@@ -104,7 +106,12 @@ class Notation:
         text = compute.utf8_trim_whitespace(to_text(column))
         absent = compute.is_in(text, value_set=pyarrow.array([*MISSING_TEXTS, *self.missing]))
         text = compute.if_else(absent, pyarrow.scalar(None, pyarrow.string()), text)
-        values = _read_dates(text, self.order) if self.kind == "date" else self._read_numbers(text)
+        if self.kind == "boolean":
+            # others than true and false are null
+            places = compute.index_in(compute.utf8_lower(text), value_set=pyarrow.array(["false", "true"]))
+            values = places.cast(pyarrow.bool_())
+        else:
+            values = _read_dates(text, self.order) if self.kind == "date" else self._read_numbers(text)
         return values, compute.and_(compute.is_valid(text), compute.is_null(values))
 
     def _read_numbers(self, text: pyarrow.Array) -> pyarrow.Array:
@@ -211,6 +218,8 @@ def find_notations(
     looked_at: set[str] = set()
     days = _days_in(tables[0], [name for name in columns if name not in numbers])
     notations |= dict.fromkeys(days, Notation("date"))
+    flags = [field.name for field in tables[0].schema if str(field.type) == "bool" and field.name in columns]
+    notations |= dict.fromkeys(flags, Notation("boolean"))
     for table in tables:
         wanted = set(columns) - looked_at
         kinds = {field.name: kind_of(field.type) for field in table.schema if field.name in wanted}
@@ -227,7 +236,8 @@ def notation_notes(notations: Mapping[str, Notation], given: Sequence[str] = ())
     """Return notes on the notations in use, by column; `given` are texts that the user said are missing."""
     columns: dict[str, list[str]] = {}
     for name, notation in notations.items():
-        columns.setdefault(notation.words, []).append(name)
+        if notation.kind != "boolean":
+            columns.setdefault(notation.words, []).append(name)
     notes = [f"{words}: {listed(names)}" for words, names in columns.items()]
     added = {name: [text for text in notations[name].missing if text not in given] for name in notations}
     absent = {name: texts for name, texts in added.items() if texts}
@@ -440,8 +450,10 @@ def _fitting(
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
+def with_notations(table: Table, notations: Mapping[str, Notation], *, is_new: bool = False) -> Table:
     """Return a table whose columns of text with a notation become numbers or dates.
+
+    `is_new`: whether columns may still be left out.
 
     Its batches raise DataError, with row and column, if a text does not fit.
     """
@@ -452,6 +464,8 @@ def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
         if notation is None:
             return False
         held = kind_of(field.type)
+        if notation.kind == "boolean":
+            return held == "text"
         return held == "text" or (held == "number" if notation.kind == "date" else table.decimal is not None)
 
     read = {column.name: notations[column.name] for column in table.schema if is_read(column)}
@@ -467,7 +481,7 @@ def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
             columns = {name: batch.column(name) for name in types}
             for name in texts:
                 if types[name] != pyarrow.string():
-                    values = _read(batch.column(name), read[name], table.name, name, start)
+                    values = _read(batch.column(name), read[name], table.name, name, start, is_new=is_new)
                     columns[name] = values.cast(types[name])
             yield pyarrow.RecordBatch.from_pydict(columns)
             start += batch.num_rows
@@ -475,14 +489,16 @@ def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
     return replace(table, schema=schema, batches=batches)
 
 
-def _read(column: pyarrow.Array, notation: Notation, table: str, name: str, start: int) -> pyarrow.Array:
+def _read(
+    column: pyarrow.Array, notation: Notation, table: str, name: str, start: int, *, is_new: bool
+) -> pyarrow.Array:
     values, odd = notation.read(column)
     at = compute.index(odd, True).as_py()
     if at >= 0:
         kind = f"a {notation.kind} in {notation.unit}" if notation.unit else f"a {notation.kind}"
+        leave_out = ", or leave the column out with `drop`" if is_new else ""
         raise DataError(
             f"{table}: row {start + at + 1}, column {name!r} is {str(column[at])[:50]!r} (rows count from 1, "
-            f"without a header); expected {kind}, as in the first rows. Correct it, or leave the column out "
-            "with `drop`"
+            f"without a header); expected {kind}, as in the first rows. Correct it{leave_out}"
         )
     return values

@@ -217,7 +217,7 @@ def _list_numbers(column: pyarrow.Array, width: int, table: str, name: str, star
         raise DataError(
             f"{table}: row {start + row + 1}, column {name!r} has a list of {lengths[row]} numbers (rows "
             f"count from 1, without a header); expected {width}, as in the first rows. Correct it, or leave "
-            "the column out with `drop`"
+            "the column out of a new dataset with `drop`"
         )
     numbers = np.full((len(column), width), np.nan)
     is_there = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
@@ -272,7 +272,7 @@ def expecting_types(path: Path) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError, UnicodeError) as error:
         raise DataError(
             f"{path.name}: {locations.explain(error)}; expected one type of value in each column, as in the "
-            "first rows. Correct the value, or leave the column out with `drop`"
+            "first rows. Correct the value, or leave the column out of a new dataset with `drop`"
         ) from error
 
 

@@ -609,7 +609,10 @@ def _read(
     tables = [file.table for file in opened if file.table is not None]
     by = None if selection is None else selection.holdout.by
     notations = _notations(tables, roles, by, reading) if recipe is None else recipe.notations
-    tables = [with_notations(each, notations) if recipe is None else recipe.read(each) for each in tables]
+    tables = [
+        with_notations(each, notations, is_new=True) if recipe is None else recipe.read(each)
+        for each in tables
+    ]
     opened = [replace(file, table=table) for file, table in zip(opened, tables, strict=True)]
     schema = table_roles.common_schema(tables)
     for table in tables:
@@ -652,6 +655,8 @@ def _read(
     constant = _constant_types(schema, unlike.Watch(named, (), {}))
     types = {**order, **constant, **plan.types}
     plan = replace(plan, types=types, test_start=start, time=by, columns=schema.names)
+    if recipe is not None:
+        plan = replace(plan, advice="Fill it in in the table, or leave the row out of it")
     lengths = [table.n_samples for table in tables if table.n_samples is not None]
     n_rows = sum(lengths) if len(lengths) == len(tables) else None
     return plan, n_rows, partial(rows.read_tables, opened, plan)
@@ -729,6 +734,7 @@ def read_onto(
     order = rows.order_type(tables[0].name, schema, time) if time is not None and is_stored else {}
     types = {**order, **_constant_types(schema, watch), **plan.types}
     plan = replace(plan, dtype=X.dtype, text=y is not None and is_text(y.dtype), types=types, time=time)
+    plan = replace(plan, advice='Fill it in in the file, or drop such rows with `on_nan="drop"`')
     return rows.read_tables(opened, plan, journal, None, watch)
 
 

@@ -14,6 +14,8 @@ from rff_dist.recipes import tables
 from rff_dist.text import clipped
 from rff_dist.workbench.tables import learn
 
+ADVICE = 'Fill it in, for example with `impute="median"`, or drop such rows with `on_nan="drop"`'
+
 
 @dataclass(frozen=True, slots=True)
 class Roles:
@@ -60,6 +62,7 @@ class TablePlan:
     `test_start`: rows with at least this value in the column that orders them are held out; see `Holdout.by`.
     `time`: that column, whose values are stored with the rows, so that models are chosen by later rows too.
     `columns`: all columns of the table.
+    `advice`: what to do about a missing value.
     """
 
     roles: Roles
@@ -70,6 +73,7 @@ class TablePlan:
     test_start: float = np.nan
     time: str | None = None
     columns: Sequence[str] = ()
+    advice: str = ADVICE
 
     @property
     def features(self) -> list[str] | None:

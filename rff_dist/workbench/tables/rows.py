@@ -16,7 +16,7 @@ from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import tables
 from rff_dist.workbench.tables import learn, unlike
-from rff_dist.workbench.tables.roles import TablePlan, check_column
+from rff_dist.workbench.tables.roles import ADVICE, TablePlan, check_column
 
 #: Numbers of a batch of X: 64 MiB.
 _BATCH_VALUES = 2**23
@@ -270,10 +270,12 @@ def check_rows(
                 row, column = np.argwhere(~usable)[0].tolist()
                 place = f"{file.name}: row {rows[row] + 1}, column {plan.name_column(i, column)}"
                 expected = "a number" if is_number else "text"
-                how = ', for example with impute="median"' if i == 0 else ""
+                advice = plan.advice if i == 0 else 'Fill it in, or drop such rows with `on_nan="drop"`'
+                if advice == ADVICE and len(usable) > 1 and not usable[:, column].any():
+                    advice = f"None of {len(usable):,} rows has one: leave the column out with `drop`"
                 raise DataError(
                     f"{place} is missing or not finite (rows count from 1, without a header); expected "
-                    f'{expected}. Fill it in{how}, or drop such rows with on_nan="drop"'
+                    f"{expected}. {advice}"
                 )
         dropped += int(len(good) - good.sum())
         n_read += len(good)
