@@ -1,36 +1,27 @@
 """How many bytes compressed bytes decode to, without decoding them whole: they may come from anyone."""
 
 import bz2
+import gzip
 import lzma
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
+from io import BytesIO
 from typing import Any
 
-_MOST_EXPANSION = 1032  # Deflate makes at most so many bytes of one.
 _PIECE = 2**20
 _ZSTD = b"\x28\xb5\x2f\xfd"  # begins a frame
 
 
-def _inflated(content: bytes, limit: int) -> int:
-    if len(content) * _MOST_EXPANSION <= limit:
-        return 0
-    # Decoded twice, since Zarr's gzip and zlib codecs decode a chunk whole, whatever its array's chunks hold.
-    return _streamed(lambda: zlib.decompressobj(wbits=47), content, limit)  # 47: gzip or zlib, by its header
+def _streamed(stream: Any, limit: int) -> int:
+    """Count the bytes that a stream decodes to, piece by piece, until they exceed the limit.
 
-
-def _streamed(begin: Callable[[], Any], content: bytes, limit: int) -> int:
-    """Count the bytes that a stream decodes to, piece by piece, until they exceed the limit."""
-    total, left = 0, content
-    while left and total <= limit:
-        decoder = begin()
-        piece = left
-        while not decoder.eof and total <= limit:
-            n_decoded = len(decoder.decompress(piece, _PIECE))
-            piece = getattr(decoder, "unconsumed_tail", b"")
-            total += n_decoded
-            if not n_decoded and not piece:
-                return total  # The stream is cut off; the codec will say so.
-        left = decoder.unused_data
+    They are decoded twice, since Zarr's codecs decode a chunk whole, whatever its array's chunks hold.
+    """
+    total = 0
+    with suppress(EOFError, OSError, zlib.error, lzma.LZMAError):  # the codec will say so
+        while total <= limit and (piece := stream.read(_PIECE)):
+            total += len(piece)
     return total
 
 
@@ -53,10 +44,10 @@ def _zstd(content: bytes, limit: int) -> int:
 
 #: By codec: a function of the bytes and of a limit, which returns the size, or any size above the limit.
 SIZES: dict[str, Callable[[bytes, int], int]] = {
-    "gzip": _inflated,
-    "zlib": _inflated,
-    "bz2": lambda content, limit: _streamed(bz2.BZ2Decompressor, content, limit),
-    "lzma": lambda content, limit: _streamed(lzma.LZMADecompressor, content, limit),
+    "gzip": lambda content, limit: _streamed(gzip.GzipFile(fileobj=BytesIO(content)), limit),
+    "zlib": lambda content, limit: len(zlib.decompressobj().decompress(content, limit + 1)),
+    "bz2": lambda content, limit: _streamed(bz2.BZ2File(BytesIO(content)), limit),
+    "lzma": lambda content, limit: _streamed(lzma.LZMAFile(BytesIO(content)), limit),
     "blosc": lambda content, limit: _size_at(content, 4),
     "lz4": lambda content, limit: _size_at(content, 0),
     "zstd": _zstd,
