@@ -6,6 +6,7 @@ import lzma
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -13,13 +14,14 @@ _PIECE = 2**20
 _ZSTD = b"\x28\xb5\x2f\xfd"  # begins a frame
 
 
-def _streamed(stream: Any, limit: int) -> int:
+def _streamed(open_stream: Callable[..., Any], content: bytes, limit: int) -> int:
     """Count the bytes that a stream decodes to, piece by piece, until they exceed the limit.
 
     They are decoded twice, since Zarr's codecs decode a chunk whole, whatever its array's chunks hold.
     """
     total = 0
-    with suppress(EOFError, OSError, zlib.error, lzma.LZMAError):  # the codec will say so
+    # what is no such stream, or cut off, the codec will refuse
+    with suppress(EOFError, OSError, zlib.error, lzma.LZMAError), open_stream(BytesIO(content)) as stream:
         while total <= limit and (piece := stream.read(_PIECE)):
             total += len(piece)
     return total
@@ -44,10 +46,10 @@ def _zstd(content: bytes, limit: int) -> int:
 
 #: By codec: a function of the bytes and of a limit, which returns the size, or any size above the limit.
 SIZES: dict[str, Callable[[bytes, int], int]] = {
-    "gzip": lambda content, limit: _streamed(gzip.GzipFile(fileobj=BytesIO(content)), limit),
+    "gzip": partial(_streamed, gzip.open),
     "zlib": lambda content, limit: len(zlib.decompressobj().decompress(content, limit + 1)),
-    "bz2": lambda content, limit: _streamed(bz2.BZ2File(BytesIO(content)), limit),
-    "lzma": lambda content, limit: _streamed(lzma.LZMAFile(BytesIO(content)), limit),
+    "bz2": partial(_streamed, bz2.open),
+    "lzma": partial(_streamed, lzma.open),
     "blosc": lambda content, limit: _size_at(content, 4),
     "lz4": lambda content, limit: _size_at(content, 0),
     "zstd": _zstd,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.data import folding
-from rff_dist.errors import IntegrityError, StatisticsError
+from rff_dist.errors import IntegrityError, RFFDistError, StatisticsError
 from rff_dist.features import kinds, maps
 from rff_dist.fitting import predicting
 from rff_dist.numerics import machine
@@ -263,12 +263,15 @@ def read_model(url: str | os.PathLike[str]) -> RidgeModel:
 def model_from(record: records.Record, url: str | os.PathLike[str]) -> RidgeModel:
     """Return the model of a record that was read from `url`.
 
-    Raises IntegrityError if something is missing.
+    Raises IntegrityError if something is missing, or another value.
     """
     try:
         return _from_record(record)
-    except KeyError as error:
-        raise IntegrityError(f"the model at {redact(str(url))} lacks {error}; store it again") from error
+    except RFFDistError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else f"holds another value: {error}"
+        raise IntegrityError(f"the model at {redact(str(url))} {what}; store it again") from error
 
 
 def _from_record(record: records.Record) -> RidgeModel:
