@@ -172,7 +172,7 @@ class RidgeStatistics(EqualByFields):
     @property
     def sum_of_weights(self) -> float:
         """Sum of the sample weights; the number of rows where there were none."""
-        return self.target_moments.weight
+        return float(self.targets.value()[0, -1])
 
     @property
     def target_moments(self) -> specs.TargetMoments:
@@ -214,7 +214,7 @@ class RidgeStatistics(EqualByFields):
         StatisticsError
             If no rows were counted, or their weights add up to 0.
         """
-        total = float(self.targets.value()[0, -1])
+        total = self.sum_of_weights
         if self.n_samples == 0 or not total > 0:
             raise StatisticsError(
                 f"nothing to solve: there are {self.n_samples:_} rows of total weight {total:g}"
