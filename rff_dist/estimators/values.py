@@ -121,4 +121,4 @@ def _refuse_value(name: str, value: Any, row: int, column: object) -> None:
         raise DataError(". ".join(filter(None, [problem, _TEXT.get(name)]))) from None
     if not np.isfinite(number):
         what, advice = "NaN" if np.isnan(number) else "infinity", _MISSING.get(name, "fill or drop such rows")
-        raise NotFiniteError(f"Input {name} contains {what}: {where}; {advice}")
+        raise NotFiniteError(f"Input {name} contains {what}: {where}; {advice}") from None

@@ -292,7 +292,9 @@ class TargetMoments:
     def of(cls, targets: exact_sums.ExactSum, offsets: FloatArray) -> Self:
         """Read the sums that `target_products` makes of tiles."""
         sums, squares = targets.value()
-        return cls(float(sums[-1]), sums[:-1] / sums[-1], squares[:-1], offsets)
+        weight = float(sums[-1])
+        shifts = sums[:-1] / weight if weight else np.zeros_like(offsets)
+        return cls(weight, shifts, squares[:-1], offsets)
 
     @property
     def means(self) -> FloatArray:

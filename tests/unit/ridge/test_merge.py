@@ -149,7 +149,7 @@ def test_at_the_command_line(folder, monkeypatch):
     assert merged.digest() == found["digest"]
     document("evaluate", "models/both", "all.zarr", "--serial")
     assert "north and north were trained on data" in refusal(1, "merge", "north", "north", "--model", "x")
-    assert "overlap" in refusal(73, "merge", "north", "south", "--model", "south")
-    assert "overwrite=True" in refusal(73, "merge", "north", "south", "--model", "all.zarr")
+    assert "--models and --model" in refusal(73, "merge", "north", "south", "--model", "south")
+    assert "--overwrite" in refusal(73, "merge", "north", "south", "--model", "all.zarr")
     assert "nothing is there" in refusal(65, "merge", "north", "east", "--model", "x")
     assert "does not say which rows" in refusal(1, "update", "models/both", "0.zarr", "--serial")

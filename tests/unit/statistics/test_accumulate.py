@@ -244,6 +244,7 @@ class TestBadData:
             *((moments, name) for name in "Xy"),
         ],
     )
+    @pytest.mark.filterwarnings("ignore:angles of Fourier features:UserWarning")  # which are then refused
     def test_overflow_on_the_way_is_an_error_and_not_a_warning(self, work, name):
         # fits float32 | its square fits nothing
         huge = 3e38 if name == "X" and work is not moments else 1e200
