@@ -26,13 +26,14 @@ from typing import Annotated, Any, Literal, TypeAliasType, dataclass_transform, 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
 from rff_dist.errors import InvalidParameterError
+from rff_dist.typing import frozen
 
 _KEY = "rff_dist option"
 MOST_LISTED = 30  # names in a message
 _WORDS = {"yes": True, "true": True, "no": False, "false": False}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reader:
     """In a type's annotation: how a text becomes a value where the type alone does not say it.
 
@@ -44,7 +45,7 @@ class Reader:
     expected: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Declared:
     """What a field declares of an option besides name, type and default.
 
@@ -70,7 +71,7 @@ class Declared:
         return self.place in ("writes", "fills")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Option:
     """An option of a job.
 

@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any, Protocol
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol, dataclass_transform
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,13 @@ type Summary = dict[str, Any]  # JSON-able facts about a step
 # JSON values by name, such as a group's attributes. With arrays they make a stored object again.
 type Facts = Mapping[str, Any]
 type Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen(cls: type | None = None, /, *, eq: bool = True, kw_only: bool = False) -> Any:
+    """Make a dataclass that does not change, with slots; those that hold arrays have `eq=False`."""
+    make = dataclass(frozen=True, slots=True, eq=eq, kw_only=kw_only)
+    return make if cls is None else make(cls)
 
 
 class EqualByFields:

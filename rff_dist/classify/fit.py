@@ -30,7 +30,7 @@ from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge.choices import Choices
 from rff_dist.statistics import accumulate, gram_products, inspection, specs
 from rff_dist.text import short_repr
-from rff_dist.typing import Do, FloatArray, plainly
+from rff_dist.typing import Do, FloatArray, frozen, plainly
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ def _start(model: models.RidgeModel, loss: Loss, curvature: float) -> tuple[Floa
 # -- probabilities ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class CalibrationRows:
     """A sample of all rows that came so far, on which probabilities are calibrated as more rows come.
 
@@ -251,7 +251,7 @@ def calibrate_rows(
 # -- the whole job ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class FittedModel:
     """A trained regression or classifier, and ridge's models without each fold.
 

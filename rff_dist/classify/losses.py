@@ -8,7 +8,6 @@ exact sums, so that an objective has the same bits on every engine.
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
 from typing import ClassVar
 
@@ -20,7 +19,7 @@ from rff_dist.errors import DataError
 from rff_dist.fitting import predicting
 from rff_dist.numerics import exact_sums, machine
 from rff_dist.statistics import specs
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 # The features of so many rows are made once, and used for f and for the gradient while they are in the cache.
 # Measured for 75,000 rows, D = 800, on a busy core: strips of 128 to 512 rows take 0.21 to 0.26 s, whole
@@ -84,7 +83,7 @@ class Logistic(Loss):
 LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (Logistic(), SquaredHinge())}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class LossSums:
     """Exact sums of a loss over the rows seen so far; `+` joins two sets of rows.
 

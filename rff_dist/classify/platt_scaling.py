@@ -22,14 +22,13 @@ probabilistic outputs, Machine Learning 68; Golub & Van Loan, section 2.1.4 (rem
 """
 
 import logging
-from dataclasses import dataclass
 
 import numpy as np
 import scipy
 
 from rff_dist.data.blocks import Rows
 from rff_dist.ridge import uncertainty
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ SMALLEST_SLOPE = 1e-3
 SMALLEST_REMAINDER = 1e-6  # of 1 − h: a row that alone decides its prediction tells nothing of new rows
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScoreCalibration:
     """Class probabilities from scores f: the sigmoid of a·f + b, or its softmax for more than two classes.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from rff_dist.numerics import exact_sums
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import models
 from rff_dist.statistics import inspection
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray, IntArray, frozen
 
 SQUARED = "squared"
 
@@ -196,7 +195,7 @@ def class_names(model: models.RidgeModel) -> list[str]:
 # -- how often rows of each class are predicted as each class --------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Confusion:
     """`sklearn.metrics.confusion_matrix` as exact sums; `+` joins two sets of rows and does not round.
 

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, NotFiniteError, PlanError
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 type Taken = tuple[NDArray[Any], FloatArray | None, FloatArray | None]  # X, y and weights of single rows
 
 ROUNDING = 1e-14  # rounding alone may give a constant a variance of this share of its mean square
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """Rows `start:stop` of a dataset: the work of one task.
 
@@ -78,7 +78,7 @@ def cut_pieces(edges: NDArray[np.int64], max_rows: int) -> list[Block]:
     return [Block(i, *span) for i, span in enumerate(spans)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rows:
     """The data of one block, as read: shapes are checked, values are not.
 
@@ -325,7 +325,7 @@ def block_rows(
 # -- arrays with a row for each row of the data, joined from the arrays of blocks ------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class RowParts:
     """The arrays of some blocks; `+` joins two sets of blocks, in any order.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rff_dist.data import blocks, columns, memory
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.numerics import exact_sums
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray, IntArray, frozen
 
 
 def _of_source(name: str) -> Any:
@@ -261,7 +261,7 @@ def class_targets(codes: IntArray, n_classes: int) -> FloatArray:
 # -- counts ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class LabelCounts:
     """The labels seen so far, and the rows and weight of each; `+` does not round.
 

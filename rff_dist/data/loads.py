@@ -7,17 +7,16 @@ older ones, and from then on they belong to those loads.
 
 import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rff_dist.typing import IntArray
+from rff_dist.typing import IntArray, frozen
 
 LOADS = "loads"  # the member of the manifest that lists where each load ends and when it came
 MOST_LOADS = 4096  # that the manifest lists
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Load:
     """Rows that came together, from the end of the load before.
 

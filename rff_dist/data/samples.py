@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # an evaluated annotation would load numpy.random
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from rff_dist.data import blocks, folding
 from rff_dist.errors import DataError, NotFiniteError
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the median heuristic
 LEAST_SEARCHED = 2**16  # rows among which rows with weight are looked for, however few are wanted
@@ -93,7 +92,7 @@ def sample_indices(dataset: blocks.Dataset, rng: np.random.Generator, n_rows: in
     return np.sort(rng.choice(rows, min(n_rows, len(rows)), replace=False))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class FoldSample:
     """Sampled rows that have weight, and the fold of each.
 

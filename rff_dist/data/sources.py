@@ -2,15 +2,17 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from rff_dist.typing import frozen
 
 SOURCES = "sources"  # the attribute of a dataset that lists what was ingested
 TABLE = "table"  # member of a source that a dataset follows: its `format`, `id` and `version`, …
 _FORGOTTEN = "forgotten name, SHA-256 "
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Source:
     """Where rows came from. A dataset remembers its sources and takes the rows of each only once.
 

@@ -3,14 +3,15 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from rff_dist.engines import progress, protocol
 from rff_dist.products import choice
+from rff_dist.typing import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Times:
     """Where the time of a job went.
 

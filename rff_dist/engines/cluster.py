@@ -20,7 +20,7 @@ configuration (`distributed.comm.tls`) holds.
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
@@ -28,6 +28,7 @@ from rff_dist import checks, fields
 from rff_dist.data import blocks
 from rff_dist.errors import ClusterError, InvalidParameterError
 from rff_dist.numerics import machine
+from rff_dist.typing import frozen
 
 SCHEDULER_VARIABLE = "RFF_DIST_SCHEDULER"
 #: The variables of `TLSFiles`, in the order of its members.
@@ -39,7 +40,7 @@ THREADS_PER_WORKER = 4
 _OTHER_PROCESSES = ("scheduler", "cluster", "n_workers", "memory")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TLSFiles:
     """PEM files of one trust: who has a key that the authority signed can run code on the cluster.
 
@@ -63,7 +64,7 @@ class TLSFiles:
                 ) from error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cluster:
     """Where passes run; see the module for the kinds.
 

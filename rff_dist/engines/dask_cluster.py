@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any, cast
 
@@ -32,6 +31,7 @@ from rff_dist.errors import (
     MissingDependencyError,
     RFFDistError,
 )
+from rff_dist.typing import frozen
 
 #: Seconds to wait for a scheduler's answer.
 CONNECT_S = 6.0
@@ -332,7 +332,7 @@ def request_cluster(wanted: Cluster) -> Any:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerFacts:
     """How a worker was started.
 

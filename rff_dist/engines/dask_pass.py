@@ -27,6 +27,7 @@ from rff_dist.engines import dask_workers, progress, resuming, serial, tracing
 from rff_dist.engines.partitions import PartitionTasks
 from rff_dist.engines.worker import PassTask, SumsLostError, TotalLostError, fetch_total, pack, run_blocks
 from rff_dist.errors import BlockError, ClusterError, ClusterLostError, RFFDistError
+from rff_dist.typing import frozen
 
 type Future = distributed.Future[Any]
 
@@ -40,7 +41,7 @@ PARTS = 16
 PIECE_BYTES = 2**25
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tasks:
     """What the tasks of a pass are made of.
 
@@ -56,7 +57,7 @@ class Tasks:
     partitions: PartitionTasks | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Share:
     """Consecutive blocks by their positions, and how many workers died while they ran them.
 

@@ -4,7 +4,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import batched, groupby, pairwise, takewhile
 from typing import Any
 
@@ -14,9 +13,10 @@ from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError
+from rff_dist.typing import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Partitions:
     """Consecutive partitions that are computed, as the source of a `BlockTask`.
 

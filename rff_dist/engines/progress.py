@@ -21,18 +21,19 @@ from rich.table import Column
 
 from rff_dist.data.blocks import Block
 from rff_dist.engines import tracing
+from rff_dist.typing import frozen
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """What a pass or a step tells; `label` is its name."""
 
     label: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassStarted(Event):
     """A pass over `n_blocks` blocks with `n_samples` rows in total begins."""
 
@@ -43,7 +44,7 @@ class PassStarted(Event):
         return f"{self.label}: {self.n_samples:,} rows in {self.n_blocks} block{'s' * (self.n_blocks != 1)}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockDone(Event):
     """A block is finished. There is one such event per block, however often it was run.
 
@@ -63,7 +64,7 @@ class BlockDone(Event):
         return f"{self.label}: {rows} took {self.seconds:.3g} s on {self.worker}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassResumed(Event):
     """A pass begins with the kept sums of `n_kept` of its `n_samples` rows."""
 
@@ -77,7 +78,7 @@ class PassResumed(Event):
         return f"{self.label}: goes on where a job was stopped: {share} % of the rows are there"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassMerging(Event):
     """All blocks of a pass are done; the sums of `n_totals` workers are now added and fetched."""
 
@@ -89,7 +90,7 @@ class PassMerging(Event):
         return f"{self.label}: adding up {self.n_totals:,} workers' sums"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassFinished(Event):
     """A pass has its result, `seconds` after its start.
 
@@ -106,7 +107,7 @@ class PassFinished(Event):
         return f"{self.label}: done after {self.seconds:.1f} s{rate}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassFailed(Event):
     """A pass ended without a result, `seconds` after its start; `error` goes on to the caller."""
 
@@ -117,7 +118,7 @@ class PassFailed(Event):
         return f"{self.label}: stopped after {self.seconds:.1f} s ({type(self.error).__name__})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Remark(Event):
     """What a job does or has found between its passes, in words."""
 
@@ -127,12 +128,12 @@ class Remark(Event):
         return f"{self.label}: {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tried(Remark):
     """A candidate and its error. Logs have it at DEBUG, since a table lists them all in the end."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rounds(Event):
     """At most `limit` passes called `label` come next, or other steps that are counted.
 
@@ -146,7 +147,7 @@ class Rounds(Event):
         return f"{self.label}: {self.done:,} of at most {self.limit:,} {'steps' if self.done else 'passes'}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Work(Event):
     """The products that the next passes called `label` have to make.
 

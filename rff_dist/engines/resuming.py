@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from importlib.metadata import version
@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rff_dist.data.blocks import Block, BlockFunction
+from rff_dist.typing import frozen
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Ledger(Protocol):
         """Return where to write the rows of a writing pass until it is finished; None if nowhere."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeptPass:
     """The name of a pass, and the ledger that keeps its sums."""
 

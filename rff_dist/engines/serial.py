@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from rff_dist.data.blocks import Block, BlockTask
 from rff_dist.engines import progress, protocol, resuming
 from rff_dist.errors import BlockError, PlanError, RFFDistError
 from rff_dist.numerics import machine
+from rff_dist.typing import frozen
 
 
 class SerialEngine(protocol.Engine):
@@ -142,7 +142,7 @@ class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never se
         self.worker = worker
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reduction[S, T]:
     """How blocks are reduced one after another, while the next one is read.
 

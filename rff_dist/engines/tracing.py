@@ -12,12 +12,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rff_dist.errors import RFFDistError, kind_of
 from rff_dist.text import without_secrets
+from rff_dist.typing import frozen
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -143,7 +143,7 @@ def ids() -> dict[str, str]:
 # -- on workers ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parent:
     """The span of a pass, as its tasks get it.
 

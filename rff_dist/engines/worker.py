@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial, reduce
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from rff_dist.data.blocks import Block, BlockTask, Rows
 from rff_dist.engines import protocol, resuming, serial, tracing
 from rff_dist.engines.partitions import Partitions
 from rff_dist.numerics import machine
+from rff_dist.typing import frozen
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ def place_beside(_: Parcel, pickled: bytes) -> Parcel:
     return Parcel(pickled, {})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassTask:
     """What all tasks of a pass share.
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from rff_dist.products import protocol
 from rff_dist.recipes import recipes
 from rff_dist.ridge import models
 from rff_dist.storage import locations, output_places
-from rff_dist.typing import FloatArray, PathLike
+from rff_dist.typing import FloatArray, PathLike, frozen
 
 # what an export may hold, with its card and what Python makes of the reader
 _FILES = {"model.json", "inner.npy", "outer.npy", "reader.py", "README.md", "__pycache__"}
@@ -65,7 +64,7 @@ def export(
     return Path(folder)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slim:
     """A model as two arrays and a few facts: all that predicting needs.
 

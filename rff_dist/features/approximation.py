@@ -3,7 +3,6 @@
 from __future__ import annotations  # an evaluated annotation would load numpy.random
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,12 @@ from rff_dist.errors import DataError
 from rff_dist.features import draw, maps
 from rff_dist.frequencies import uniforms
 from rff_dist.kernels import base, names
+from rff_dist.typing import frozen
 
 MEASURES = ("mean", "max", "operator_norm", "relative_operator_norm")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Estimate:
     """A mean over samples of rows, and its confidence interval.
 
@@ -33,7 +33,7 @@ class Estimate:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ApproximationError:
     """How far Z Z' is from the kernel's Gram matrix K, on samples of rows.
 

@@ -13,7 +13,6 @@ The latter two have inverses whose names end in `_error`. All are safe but loose
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import ArrayLike
 from rff_dist.checks import check_count, check_name, check_positive, check_share
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.kernels import base
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 _REAL_MAPS = ("pairs", "phases")
 
@@ -163,7 +162,7 @@ def _unit_variance(once: FloatArray, twice: FloatArray, map: str) -> FloatArray:
     return np.maximum(variance, 0.0)  # near Δ = 0 rounding may make it negative
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MapVariances:
     """The mean closed-form variances of the two real maps over pairs of points, times D.
 

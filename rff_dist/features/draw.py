@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from rff_dist.features.feature_options import PRECISIONS, KernelFeatures, check_
 from rff_dist.frequencies import designs, uniforms
 from rff_dist.kernels import base, names, stationary
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 type _Weighted[T] = list[tuple[float, T]]  # terms of a sum, with their weights
 
@@ -310,7 +310,7 @@ def seed_from_random_state(random_state: int | np.random.Generator | np.random.R
 # -- which features are drawn for a dataset --------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inputs:
     """The rows of a dataset as features see them.
 

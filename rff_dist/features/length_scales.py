@@ -6,7 +6,6 @@ import itertools
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +21,7 @@ from rff_dist.frequencies import uniforms
 from rff_dist.kernels import base, stationary
 from rff_dist.numerics import lapack, machine
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 type Mask = NDArray[np.bool_]
 type _Function = Callable[[FloatArray], tuple[float, FloatArray]]
@@ -108,7 +107,7 @@ MAX_ITERATIONS = 200
 _TOLERANCE = 1e-4  # in -2·log evidence per row and target: 0.1 nats for 2,000 rows
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TunedKernel:
     """A kernel with the length scales of the largest evidence, and facts about the search.
 
@@ -147,7 +146,7 @@ def check_tunable(kernel: base.Kernel) -> stationary.Stationary:
     return kernel
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rows:
     """Rows whose evidence is sought.
 
@@ -210,7 +209,7 @@ class Rows:
         return float(-0.5 * (end.fun + constants)), alpha, misfit(alpha) / n
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExactObjective:
     """-2·log evidence per row and target without constants, with the kernel itself: for few rows.
 
@@ -296,7 +295,7 @@ def _inverse(factor: FloatArray) -> FloatArray:
     return np.asarray(inverse)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Objective:
     """`ExactObjective` with features in place of the kernel, and without logits: for any number of rows.
 
@@ -370,7 +369,7 @@ def _decompose(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
     return np.maximum(values, 0.0), vectors
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvidenceSearch:
     """How length scales are searched for.
 

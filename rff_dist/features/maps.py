@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -15,7 +15,7 @@ from rff_dist.frequencies import designs
 from rff_dist.kernels import base
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.text import short_repr
-from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray, frozen
 
 type Record = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
@@ -24,7 +24,7 @@ TRANSFORM_ROWS = 4096  # that `transform` fills at once
 STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and tile, which caches hold
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ColumnMap:
     """A column's increasing map: a line, and a function that is linear between knots, constant beyond them.
 
@@ -40,7 +40,7 @@ class ColumnMap:
     slope: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Standardizer:
     """Map of the input columns, applied in float64 before anything is rounded to float32.
 
@@ -100,7 +100,7 @@ class Standardizer:
         return cls(arrays["input_mean"], arrays["input_scale"], maps)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FeatureSpec:
     """The few hundred bytes from which a whole feature map is drawn."""
 

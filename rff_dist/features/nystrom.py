@@ -20,7 +20,7 @@ from rff_dist.features import maps
 from rff_dist.frequencies.uniforms import counter_uniforms, pick
 from rff_dist.kernels import base, explicit, names, stationary
 from rff_dist.numerics import cholesky, exact_sums, machine
-from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray, IndexArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray, IndexArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _PANEL_ROWS = 64
 _PANEL_CENTRES = 256  # with 64 rows 128 KiB of kernel values, which caches hold and the allocator reuses
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Nystrom:
     """How Nyström features are made: which rows of a sample become centres, and the jitter.
 

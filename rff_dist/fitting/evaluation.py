@@ -1,7 +1,6 @@
 """Errors of predictions as exact sums: mean squared and absolute error, bias, R²; also by group."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,13 +10,13 @@ from rff_dist.data import blocks
 from rff_dist.errors import DataError
 from rff_dist.fitting import predicting
 from rff_dist.numerics import exact_sums
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 #: Groups whose errors are kept; more of them are ids rather than groups.
 MOST_GROUPS = 50
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ByGroup[T]:
     """Sums over all rows, and over those of each group, by name; None for more than `MOST_GROUPS`."""
 
@@ -44,7 +43,7 @@ def by_group[T](sums: Callable[[Any], T], groups: NDArray[Any] | None, weights: 
     return ByGroup(sums(slice(None)), {str(name): sums(groups == name) for name in names} if known else None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Errors:
     """Exact sums of a model's errors on the rows seen so far; `+` joins two sets of rows.
 

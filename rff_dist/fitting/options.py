@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -17,7 +16,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.features import feature_options
 from rff_dist.features.feature_options import FeatureKind, FeatureOptions, Scale
 from rff_dist.fields import Count, Counts, NonNegative, Positive, Positives
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 if TYPE_CHECKING:
     from rff_dist.data import folding
@@ -104,7 +103,7 @@ def check_conformal(conformal: bool | str, folds: folding.Folds | None) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Penalty:
     """How the penalty is found, and whether an intercept is fitted too.
 

@@ -8,7 +8,7 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -23,6 +23,7 @@ from rff_dist.products.protocol import REGION
 from rff_dist.selection import cross_validation
 from rff_dist.statistics import gram_products, inspection, specs
 from rff_dist.text import human_bytes
+from rff_dist.typing import frozen
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ ASSUMED_ALPHAS = 64  # of a cross-validation; the real number depends on the dat
 PROCESS_BYTES = 400 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """The figures of one fit.
 
@@ -98,7 +99,7 @@ class Plan:
         return {**asdict(self), "peak_bytes": self.peak_bytes}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Sizes:
     """Sizes of a dataset.
 
@@ -141,7 +142,7 @@ class Sizes:
         return min(rows, self.n_samples)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Machines:
     """What runs a fit.
 
@@ -169,7 +170,7 @@ class Machines:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Sums:
     """Which sums a fit makes of the rows, and how they are solved.
 
@@ -196,7 +197,7 @@ class Sums:
         return feature_options.find_features(self.features) is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedFit:
     """A fit to plan: its data, D, machines and sums."""
 

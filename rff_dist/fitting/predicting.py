@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,10 @@ from rff_dist.numerics import machine
 from rff_dist.statistics import inspection, specs
 from rff_dist.storage import columns, grids, outputs
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class LinearModel:
     """The state of a predicting pass: f(x) = z(x)'·coefficients + intercept.
 

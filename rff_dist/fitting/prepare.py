@@ -1,7 +1,6 @@
 """The first steps of every fit: measure the columns, standardise the inputs, draw features."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rff_dist.data import blocks, sources
@@ -11,9 +10,10 @@ from rff_dist.features import feature_options, maps
 from rff_dist.statistics import accumulate, inspection, passes
 from rff_dist.statistics.moments import Moments
 from rff_dist.storage import documents
+from rff_dist.typing import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prepared:
     """A dataset whose columns were measured: the start of every fit.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ from rff_dist.checks import check_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import uniforms
 from rff_dist.frequencies.uniforms import pick  # parameters called `uniforms` hide the module
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 
 class Design(Protocol):
@@ -34,7 +33,7 @@ class Design(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IID:
     """Independent draws (Rahimi & Recht 2007, Alg. 1): the baseline, and right for every measure."""
 
@@ -51,7 +50,7 @@ class IID:
         return np.ascontiguousarray(measure.frequencies(numbers, n_features).T)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Orthogonal:
     """Blocks of `n_features` orthogonal directions with independent radii (Yu et al. 2016, Sec. 3).
 
@@ -74,7 +73,7 @@ class Orthogonal:
         return np.ascontiguousarray(columns * _radii(isotropic, n_features, n_frequencies, seed, first))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuasiMonteCarlo:
     """Scrambled Sobol points through the inverse distribution functions (Avron et al. 2016).
 
@@ -150,7 +149,7 @@ class SpectralMeasure(Protocol):
         """Return frequencies of shape (n, n_features) from uniforms of shape (n, n_uniforms)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GaussianMixture:
     """Frequencies s·g with g ~ N(0, I) and a random scale s per vector: those of isotropic kernels.
 
@@ -172,7 +171,7 @@ class GaussianMixture:
         return np.asarray(normals * self.scales(uniforms[:, n_features:]))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FewColumns:
     """Frequencies of one column, of two columns or of all: the distribution of additive kernels.
 
@@ -209,7 +208,7 @@ class FewColumns:
         return np.asarray(scales * scipy.special.ndtri(uniforms[:, :n_features]))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProductMeasure:
     """Frequencies whose coordinates are independent and follow one distribution.
 
@@ -225,7 +224,7 @@ class ProductMeasure:
         return np.asarray(self.quantile(uniforms[:, :n_features]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class NormalMixture:
     """Frequencies μ_c + S_c·g with g ~ N(0, I) and a component c drawn by weight: a spectral mixture.
 

@@ -16,14 +16,14 @@ from numpy.typing import ArrayLike
 from rff_dist.checks import as_array, check_count, is_number
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.frequencies import designs, uniforms
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 type LengthScale = float | tuple[float, ...]
 type Columns = tuple[int, ...] | None  # input columns; None means all
 type LengthScaleFor = Callable[[Any, Columns], LengthScale]  # of a `Stationary` kernel
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Term:
     """One summand of a kernel that is written as a sum of products: weight · Π factors.
 

@@ -1,7 +1,6 @@
 """Whether a function of the distance is a kernel: a numerical check of its spectral density (Bochner)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -9,7 +8,7 @@ import scipy
 from rff_dist.checks import check_count, check_positive
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.kernels import characteristic
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 type _Function = Callable[[FloatArray], FloatArray]  # from distances to values
 
@@ -18,7 +17,7 @@ _N_POINTS = 2**13  # of the grid, in one dimension
 _N_FREQUENCIES = 2**9  # in several dimensions
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PositiveDefiniteness:
     """What `check_positive_definite` found.
 

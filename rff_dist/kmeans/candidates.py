@@ -12,7 +12,6 @@ k-means++; Lattanzi & Sohler (2019), local search; Efraimidis & Spirakis (2006),
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -21,7 +20,7 @@ from rff_dist.data import blocks
 from rff_dist.frequencies.uniforms import counter_uniforms, pick, row_uniforms
 from rff_dist.kmeans import exact, lloyd_pass
 from rff_dist.numerics import machine
-from rff_dist.typing import FloatArray, IndexArray, IntArray
+from rff_dist.typing import FloatArray, IndexArray, IntArray, frozen
 
 _GAIN = 1e-9  # an exchange of centres must lower the cost by more than this share: less may be rounding
 _KMEANS_STREAM = 2**34  # first of the seed's random streams for clusters, far above those in use elsewhere
@@ -30,7 +29,7 @@ _COMPARED_ROWS = 2048  # rows compared with all centres at a time
 # -- rows chosen in a pass -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class SeedChoice:
     """The state of a pass that chooses rows far from their nearest points.
 
@@ -46,7 +45,7 @@ class SeedChoice:
     turn: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ChosenRows:
     """The rows with the largest keys so far, the largest first; `+` keeps the largest of both.
 
@@ -118,7 +117,7 @@ def weigh_points(rows: blocks.Rows, points: lloyd_pass.Centres) -> lloyd_pass.Cl
 # -- starts, from candidates in memory -------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Shifted:
     """Points in memory minus their mean, for squared distances between them.
 

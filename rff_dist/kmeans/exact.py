@@ -14,20 +14,19 @@ Vassilvitskii (2007), k-means++.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from rff_dist.errors import DataError
 from rff_dist.frequencies.uniforms import counter_uniforms, pick
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray, IndexArray
+from rff_dist.typing import FloatArray, IndexArray, frozen
 
 EQUAL = 1e-13  # squared distances that differ by less than this share of the largest k(x, x) count as equal
 _STREAM = 2**36  # first of the seed's random streams for starts, far above the streams of other rooms
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class KernelClusters:
     """Clusters of rows, their centres as means of rows, and how they were found.
 

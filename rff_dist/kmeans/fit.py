@@ -7,7 +7,7 @@ same bits on any engine and for any blocks.
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from rff_dist.pca.fit import fit_components
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import human_bytes
-from rff_dist.typing import AnyIntArray, FloatArray
+from rff_dist.typing import AnyIntArray, FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def _shift(former: FloatArray, centres: FloatArray) -> FloatArray:
     return np.asarray(np.square(centres - former).sum(axis=(1, 2)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class LloydPass:
     """What a Lloyd pass over all rows found.
 
@@ -249,7 +249,7 @@ _SAMPLE_BYTES = 2**28
 _PANEL_ROWS = 512
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class JudgedNumber:
     """Clusters, and how well they describe a sample of the rows.
 
@@ -270,7 +270,7 @@ class JudgedNumber:
         }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Comparison:
     """Candidates by ascending number of clusters. The best has the largest silhouette, the first of equals.
 

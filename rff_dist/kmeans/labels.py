@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.recipes import model_rows
 from rff_dist.statistics import inspection
 from rff_dist.storage import outputs
-from rff_dist.typing import FloatArray, IntArray, PathLike
+from rff_dist.typing import FloatArray, IntArray, PathLike, frozen
 
 
 def label_in_memory(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -> NDArray[np.int32]:
@@ -157,7 +156,7 @@ def _labelled_rows(rows: Rows, state: lloyd_pass.Centres, *, dtype: np.dtype[Any
 # Information theoretic measures for clusterings comparison, table 2: normalised mutual information.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Contingency:
     """Counts of rows by known label and by cluster; `+` joins two sets of rows and does not round.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ from rff_dist.features import cosines, maps
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.products import protocol
 from rff_dist.statistics import specs
-from rff_dist.typing import EqualByFields, FloatArray, IntArray
+from rff_dist.typing import EqualByFields, FloatArray, IntArray, frozen
 
 _PANEL_ROWS = 64  # all float64 products have this height, since their rounding depends on their shape
 _SCORED_ROWS = 512  # rows scored at a time, so that their scores stay in the cache
@@ -350,7 +350,7 @@ _MIN_TILE_ROWS, _MAX_TILE_ROWS = 64, 2048
 _LEAST_ROWS = 256  # rows of the smallest tiles, unless D or the number of centres is very large
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClusterGrid:
     """The unit of the integers in exact sums over clusters.
 
@@ -388,7 +388,7 @@ def fraction_bits_for(n_samples: int) -> int:
     return min(specs.FRACTION_BITS, specs.LIMB_BITS - max(0, math.ceil(math.log2(max(1, n_samples)))))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Centres:
     """The state of a pass that compares rows with centres.
 
@@ -410,7 +410,7 @@ class Centres:
         return np.asarray(np.arange(n_clusters) < counts[:, np.newaxis])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ClusterSums(EqualByFields):
     """Exact sums of the rows nearest to each centre; `+` joins two sets of rows.
 

@@ -3,7 +3,7 @@
 import logging
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from rff_dist.numerics import exact_sums, machine
 from rff_dist.statistics import inspection, passes, specs
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import human_bytes, short_repr
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ START_STEPS = 10  # Lloyd steps on the candidates
 CANDIDATE_ROWS = 4096  # in a dataset of up to so many rows all distinct rows are candidates, for any `init`
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Clusters:
     """Clusters of a dataset in features: all that is needed to label rows, and how they were found.
 
@@ -134,7 +134,7 @@ def check_memory(
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ClusteringJob:
     """A dataset, the features to cluster in, and what all passes share.
 
@@ -234,7 +234,7 @@ def read_centres(init: Any, feature_map: maps.FeatureMap, n_clusters: int) -> Fl
     return centres
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Candidates:
     """Rows among which centres are chosen.
 
@@ -246,7 +246,7 @@ class Candidates:
     weights: FloatArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Starts:
     """Initial centres, for one number of clusters or several.
 

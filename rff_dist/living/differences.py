@@ -4,7 +4,7 @@ import bisect
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ from rff_dist.data import memory
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.errors import NoSuchVersionError, StatisticsError
 from rff_dist.storage import datasets
-from rff_dist.typing import IntArray
+from rff_dist.typing import IntArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ MAX_COMPARED_ROWS = 2**22  # they are in memory as they were and as they are
 type Range = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Compared:
     """Rows of chunks that differ: their numbers, their values, and all values of a row as bytes."""
 
@@ -43,7 +43,7 @@ class Compared:
         return memory.ArrayDataset(self.X, self.y, self.sample_weight) if len(self.numbers) else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Differences:
     """Two versions of the data, compared where their chunks differ.
 

@@ -23,7 +23,6 @@ in normal random variables, Australian Journal of Statistics 30; compared with o
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,12 +36,12 @@ from rff_dist.numerics import exact_sums
 from rff_dist.statistics import accumulate, specs
 from rff_dist.statistics.moments import ColumnMoments, Moments, _about, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 LEVEL = 0.05
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class BatchState:
     """The state of a pass over new rows.
 
@@ -56,7 +55,7 @@ class BatchState:
     pivot: FloatArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Batch:
     """What one pass over new rows measures before they are added; `+` joins two sets of rows.
 
@@ -141,7 +140,7 @@ def _tail(value: float, traces: tuple[float, float, float]) -> float:
     return float(scipy.special.chdtrc(freedom, max(0.0, matched)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ColumnShifts:
     """How far each column moved.
 
@@ -236,7 +235,7 @@ def _sidak(p_value: float, n_tests: int) -> float:
 # -- all of it -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Drift:
     """The results of the tests.
 
@@ -299,7 +298,7 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Observed:
     """Sums of some rows, to be compared with others.
 

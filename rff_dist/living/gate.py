@@ -8,7 +8,7 @@ Both models are solved without them, from exact differences. The published model
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import scipy
@@ -24,7 +24,7 @@ from rff_dist.numerics import cholesky, eigen, exact_sums
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import accumulate, inspection, ridge_statistics
 from rff_dist.text import number
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 TOLERANCE = 0.05
 HELD_OUT_SHARE = 5  # one row in so many
@@ -37,7 +37,7 @@ _LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summ
 _NEGLIGIBLE = 1e-6  # of a target's variance: smaller errors are treated as equal
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class HeldOut:
     """Rows that two models are compared on, which neither has seen; see above.
 
@@ -140,7 +140,7 @@ def _linear_without(
     return predicting.LinearModel(model.feature_map, solution.coefficients, solution.intercept)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gate:
     """Whether the challenger is good enough to replace the champion.
 
@@ -162,7 +162,7 @@ class Gate:
     challenger: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PairedErrors:
     """Squared errors of both models on the same rows, and their differences; `+` joins two sets of rows.
 

@@ -1,7 +1,6 @@
 """Which rows came and went since a model was trained."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from rff_dist.data import blocks
@@ -22,6 +21,7 @@ from rff_dist.recipes import model_rows
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.storage import documents, locations, repositories
 from rff_dist.text import redact
+from rff_dist.typing import frozen
 
 # -- which rows came and went since a model was trained --------------------------------------------
 #
@@ -29,7 +29,7 @@ from rff_dist.text import redact
 # fingerprint; the rows behind these are new.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refusal:
     """Rows that were kept out of a model, or a change of rows that it holds.
 
@@ -56,7 +56,7 @@ class Refusal:
         return self.n_changed > 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewRows:
     """The rows of a dataset that an update adds to a model, and those that it takes out.
 

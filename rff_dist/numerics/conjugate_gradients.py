@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -21,7 +20,7 @@ import scipy
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics import machine
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray, IntArray, frozen
 
 RESTARTS = 3  # at most, from the true residual, since the updated one drifts from it
 RESTART_WORTH = 0.5  # a restart that leaves more than this share of the error has met rounding
@@ -35,7 +34,7 @@ class Stop(StrEnum):
     LIMIT = "limit"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Iterated:
     """Where conjugate gradients ended.
 
@@ -171,7 +170,7 @@ _MOST_SHIFTED = 1e-9  # of the norm of the products
 MAX_RANK_BYTES = 2**29  # of a sketch; four such arrays exist while its eigenvectors are computed
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class NystromPreconditioner:
     """P, near A + alpha·I: A's leading eigenvectors, and their smallest eigenvalue elsewhere.
 

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 import scipy
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics import machine, solution
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 type _Eigen = tuple[FloatArray, FloatArray]  # values, ascending, and vectors
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 _LAPACK = 8.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RidgeSpectrum(solution.EquationFacts):
     """Normal equations in the eigenbasis of their Gram, A = QΛQ'.
 

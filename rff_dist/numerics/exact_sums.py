@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, StatisticsError
-from rff_dist.typing import EqualByFields, FloatArray, IntArray
+from rff_dist.typing import EqualByFields, FloatArray, IntArray, frozen
 
 _BITS = 32
 _MASK = (1 << _BITS) - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ExactSum(EqualByFields):
     """Like `math.fsum`, for arrays: exact sums of float64 values, in base 2**32, in canonical form.
 

@@ -21,14 +21,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import scipy
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics import cholesky, machine, solution
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ type LossFunction = Callable[[FloatArray, FloatArray], tuple[float, FloatArray, 
 MEMORY = 20  # steps that L-BFGS remembers: 16 · MEMORY bytes for each coefficient
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Minimum:
     """Where a minimisation ended, and how far from the minimum that may be.
 
@@ -61,7 +60,7 @@ class Minimum:
     reference: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PenalizedLoss:
     """J(W, b) = loss(W, b) + penalty·‖W‖².
 

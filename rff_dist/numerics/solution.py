@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -13,7 +12,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError, SolveError
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 _EPS = float(np.finfo(np.float64).eps)
 _STRIP_ROWS = 64  # of a Gram that are worked on at a time, to fit the cache
@@ -64,7 +63,7 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RidgeSolution:
     """Coefficients that minimise ‖y − intercept − Zw‖² + alpha·‖w‖², one column per target.
 
@@ -215,7 +214,7 @@ def largest_eigenvalue(apply: Callable[[FloatArray], FloatArray], n: int, *, ste
 # -- the system that ridge regression solves, and what its spectrum keeps of it --------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class EquationFacts:
     """Counts, means and sums of squares that normal equations and their spectrum have in common.
 
@@ -235,7 +234,7 @@ class EquationFacts:
     fit_intercept: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class NormalEquations(EquationFacts):
     """The system (gram + alpha·I)·w = moments that ridge regression solves, in float64.
 

@@ -7,7 +7,6 @@ Eldén (1977), Algorithms for the regularization of ill-conditioned least square
 Golub & Van Loan (2013), Matrix Computations, section 8.3.
 """
 
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -16,12 +15,12 @@ import scipy
 from rff_dist.errors import SolveError
 from rff_dist.numerics import eigen, lapack, machine
 from rff_dist.numerics.solution import NormalEquations, check_equations
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 _BLOCK = 64  # columns that LAPACK reduces or applies together, which decides the size of its work arrays
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Tridiagonal:
     """A symmetric matrix as A = QTQ'.
 
@@ -104,7 +103,7 @@ class Tridiagonal:
         return rotated
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class RidgeTridiagonal:
     """The Gram of normal equations as A = QTQ'.
 

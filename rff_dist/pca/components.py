@@ -16,7 +16,7 @@ weighted kernel PCA.
 """
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
@@ -30,12 +30,12 @@ from rff_dist.numerics.solution import NormalEquations
 from rff_dist.statistics import accumulate, gram_products, specs
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 DEGREE_FLOOR = 0.01  # of the mean degree; with finitely many features, far rows get degrees around 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PrincipalComponents:
     """Directions of largest variance of the features, the largest first.
 
@@ -166,7 +166,7 @@ def sum_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> tuple[exact
     return tuple(map(exact_sums.ExactSum.of, (np.asarray(weights.sum()), sums)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Degrees:
     """What gives each row its degree, z(x)'s: the weighted sum of its similarities to the dataset's rows.
 
@@ -195,7 +195,7 @@ def degrees_from(sums: tuple[exact_sums.ExactSum, ...], feature_map: maps.Featur
     return Degrees(scaled[:, 0], DEGREE_FLOOR * volume / weight)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class DegreeAccumulation:
     """The state of a pass over degree-normalised features.
 
@@ -209,7 +209,7 @@ class DegreeAccumulation:
     floor: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class DegreeStatistics:
     """Exact sums of degree-normalised features; `+` joins two sets of rows.
 
@@ -275,7 +275,7 @@ def spectral_components(
 # -- projections -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Projection:
     """The state of a pass that projects rows on components.
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,12 +17,12 @@ from rff_dist.recipes import model_rows
 from rff_dist.statistics import accumulate, inspection, passes, ridge_statistics
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import short_repr
-from rff_dist.typing import PathLike
+from rff_dist.typing import PathLike, frozen
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class KernelComponents:
     """Kernel principal components of a dataset: all that is needed to project rows.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -19,6 +19,7 @@ from rff_dist.errors import DataError
 from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import MISSING_TEXTS, Table, kind_of, listed, to_numbers, to_text
+from rff_dist.typing import frozen
 
 #: The orders of day, month and year in numbers.
 _ORDERS = {"dmy": "day/month/year", "mdy": "month/day/year", "ymd": "year/month/day"}
@@ -64,7 +65,7 @@ _DASHES = ("-", "--", ".", "None", "none")  # missing in a column of numbers or 
 _MOST_ODD, _FEW_ODD, _MOST_WORDS = 0.05, 0.01, 5  # shares of the texts, and different ones
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Notation:
     """How a column's texts write its values.
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import partial
 from typing import Any, ClassVar
 
@@ -36,7 +36,7 @@ from rff_dist.recipes.tables import (
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.storage import locations
 from rff_dist.text import clipped
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray, IntArray, frozen
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 MISSING = "(missing)"  # the level of missing text, if missing values are filled in
@@ -46,7 +46,7 @@ _SHOWN_LEVELS = 6
 DATE_PARTS = ("elapsed-days", "year", "month", "day-of-year", "weekday", "hour")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Number:
     """A column of numbers, booleans (0 and 1), times of day (hours) or durations (days).
 
@@ -80,7 +80,7 @@ class Number:
         return _filled([to_numbers(column)], [self.fill], self.indicator)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Date:
     """A column of dates or times, as numbers in UTC.
 
@@ -116,7 +116,7 @@ class Date:
         return _filled(date_parts(column, self.parts), fill, self.indicator)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OneHot:
     """A column of text as a column of 0 and 1 for each of its levels; two levels share one column.
 
@@ -164,7 +164,7 @@ class OneHot:
         return marks[:, 1 if self._is_binary else 0 : len(self.levels) + self.rest]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TargetMeans:
     """A column of text, with each level as the mean target of its rows, shrunk to the mean of all rows.
 
@@ -229,7 +229,7 @@ _ENCODERS: dict[str, type[Encoder]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """How a table's rows become inputs.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes.arrow import compute, pyarrow, types
 from rff_dist.storage import locations
 from rff_dist.text import clipped
+from rff_dist.typing import frozen
 
 _BATCH_BYTES = 8 * 2**20
 
@@ -33,7 +34,7 @@ _MISSING = frozenset(MISSING_TEXTS)
 type RowArrays = tuple[np.ndarray | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """Columns of numbers, text and dates, read batch by batch.
 

@@ -12,7 +12,6 @@ import logging
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,7 +21,7 @@ from rff_dist import errors
 from rff_dist.lazy import require
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 if TYPE_CHECKING:
     import pyarrow
@@ -41,7 +40,7 @@ MAX_BYTES, _MAX_UNPACKED = 2**23, 2**28
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transformer:
     """A fitted transformer, or a pipeline of them, which makes all inputs of a table's columns.
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from rff_dist.typing import frozen
 
 FIRST_SHARE = 0.4  # of the seconds are for the first round
 TUNING_SECONDS = 3.0  # that must be left for the first round to tune length scales
 MIN_COMPONENTS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Effort:
     """What an effort of 1 to 5 stands for.
 
@@ -43,7 +44,7 @@ EFFORTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pace:
     """How long sums and tables take here.
 

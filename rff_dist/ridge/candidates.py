@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,11 +16,12 @@ from rff_dist.fitting import prepare
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels import base, names, stationary
 from rff_dist.kernels.additive import Additive
+from rff_dist.typing import frozen
 
 type Width = str | base.LengthScale | TimesMedian | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimesMedian:
     """A length scale as a multiple of the median distance between rows, in the kernel's metric.
 
@@ -40,7 +41,7 @@ DEFAULT_KERNELS = ("gaussian", "matern:nu=1.5")
 DEFAULT_LENGTH_SCALES: tuple[Width, ...] = tuple(TimesMedian(factor) for factor in (0.25, 0.5, 1.0, 2.0, 4.0))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """A kernel, its length scale and its kind of features.
 

@@ -3,7 +3,7 @@
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from rff_dist.kernels.explicit import Linear
 from rff_dist.ridge.budget import EFFORTS, MIN_COMPONENTS, Effort
 from rff_dist.ridge.candidates import Candidate, TimesMedian
 from rff_dist.statistics import inspection
+from rff_dist.typing import frozen
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ TRUSTED_PER_COLUMN = 10
 # -- the whole -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choices:
     """What a fit begins with, before any pass.
 

@@ -11,8 +11,6 @@ columns and y = 3·x₀ + sin 2x₁, the slope of the functions of x₀ alone wa
 with Fourier features; both models predicted y with an R² above 0.99.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -23,12 +21,12 @@ from rff_dist.fitting import predicting
 from rff_dist.kernels import additive, base, explicit
 from rff_dist.ridge import models
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 _SCORES = np.linspace(-2.0, 2.0, 41)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Effect:
     """What one column adds to predictions.
 

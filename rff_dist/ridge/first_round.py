@@ -21,7 +21,7 @@ validates on (`data.folding.hold_in`). Options that are given are kept; if all a
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from rff_dist.ridge.choices import EXACT_ROWS, ROUND_ROWS, TRIED_WITH_NYSTROM, C
 from rff_dist.selection import cross_validation, row_folds
 from rff_dist.statistics import fold_statistics, passes, specs
 from rff_dist.storage import columns
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 # Times the best score of the first round. On six real sets no winner of the final was above 1.25 times it.
 WITHIN_REACH = 1.3
@@ -54,7 +54,7 @@ NEAR = 1.05
 SETTLED = 0.01  # share of the error that the last doubling of components gained, for one more to pay
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chosen:
     """What the final pass compares, and what the first round found.
 
@@ -70,7 +70,7 @@ class Chosen:
     widths: list[int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Try:
     """A candidate of the first round, and its errors."""
 
@@ -138,7 +138,7 @@ def _other_kernel(other: _Try, best: _Try) -> bool:
     return alike and first[0] != first[1]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _FirstRound:
     """Compares candidates on a sample of rows, with the folds of the dataset."""
 

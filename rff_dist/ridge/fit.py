@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rff_dist.data import blocks, folding, labelled
@@ -32,7 +32,7 @@ from rff_dist.statistics import fold_statistics, inspection, moments, passes
 from rff_dist.statistics.accumulate import Accumulations
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import human_bytes, short_repr
-from rff_dist.typing import Do, plainly
+from rff_dist.typing import Do, frozen, plainly
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def fit(
     return conclude(trained, prepared, choices, chosen, budget)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Trained:
     """The best of the models that were compared.
 
@@ -152,7 +152,7 @@ def measure(dataset: blocks.Dataset, choices: Choices, *, engine: Engine) -> tup
     return prepared, choices
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """Feature maps whose sums one reading of the data makes.
 
@@ -220,7 +220,7 @@ def accumulate(prepared: Prepared, shared: Broadcast[Accumulations]) -> deque[pa
     return deque(summed)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fitted:
     """A feature map with its solution, and the sums that this was solved from.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.selection import cross_validation
 from rff_dist.statistics import accumulate, inspection, ridge_statistics, specs
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.typing import EqualByFields, FloatArray, IntArray
+from rff_dist.typing import EqualByFields, FloatArray, IntArray, frozen
 
 
 def hold_out_scores(
@@ -103,7 +103,7 @@ SMALLEST = 2.0**-32  # residual, in units; smaller ones count as this when devia
 REACH = 10.0  # √s is at most so many times its mean, and at least its mean divided by this
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class FoldModels:
     """The state of a scoring pass: the models of a cross-validation at one alpha.
 
@@ -167,7 +167,7 @@ def _units(deviations: FloatArray) -> FloatArray:
     return np.asarray(np.where(deviations > 0, np.ldexp(1.0, np.frexp(deviations)[1]), 1.0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Deviations(EqualByFields):
     """How far off the model of all rows is at x, up to a factor: s(x), by a regression of its root.
 
@@ -189,7 +189,7 @@ class Deviations(EqualByFields):
         return {f"deviation_{item.name}": getattr(self, item.name) for item in fields(self)}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class RootDeviations:
     """Predicts √s.
 
@@ -218,7 +218,7 @@ def _edges() -> FloatArray:
     return edges
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class HeldOutScores(EqualByFields):
     """How many rows have which score, exactly; `+` joins two sets of rows.
 

@@ -13,7 +13,6 @@ import logging
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from rff_dist.numerics import conjugate_gradients as cg
 from rff_dist.numerics.solution import RidgeSolution, SolveStatus, check_alpha, make_solution
 from rff_dist.selection import cross_validation, grids
 from rff_dist.statistics import gram_products, inspection, specs
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ WORTHWHILE = 1e-4  # share of its held-out error that a step must gain
 LEAST_SHARE = 1e-8  # of the largest eigenvalue: the least alpha that "auto" tries
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pcg:
     """A solution by conjugate gradients, and how it was found.
 
@@ -71,7 +70,7 @@ class Pcg:
         }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Chosen:
     """The solutions and errors that alpha was chosen from.
 

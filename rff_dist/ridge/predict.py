@@ -6,7 +6,7 @@ Estimators, the command line and the flows call these, as they call `ridge.fit.f
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import scipy
@@ -19,7 +19,7 @@ from rff_dist.recipes import model_rows
 from rff_dist.ridge import held_out, uncertainty
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import inspection
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 # Degrees of freedom over rows. Of real sets with 0.03 to 0.44 normal 95 % intervals contained 92 to 94 % of
 # new rows, with 0.77 (airfoil) 83 % and with 0.94 (pendulum) 65 %; 8 fits of each of seven.
@@ -98,7 +98,7 @@ def predict(
     return output.n_samples
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Predicting:
     """The state of a predicting pass.
 

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -21,10 +21,10 @@ from rff_dist.selection import gcv, row_folds
 from rff_dist.selection.cross_validation import AS_GOOD, Choice, CrossValidation, cross_validate
 from rff_dist.statistics import fold_statistics, specs
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Solved:
     """Coefficients, and the errors that alpha was chosen by, if it was chosen.
 

@@ -21,7 +21,6 @@ Pattern Recognition and Machine Learning, section 3.3.2.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -34,7 +33,7 @@ from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import cholesky, exact_sums, machine, solution
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
-from rff_dist.typing import Float32Array, FloatArray
+from rff_dist.typing import Float32Array, FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # nominal coverage of the central intervals that are counted
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PredictiveModel:
     """The state of a pass that predicts with standard deviations.
 
@@ -170,7 +169,7 @@ def predict_rows_with_std(rows: blocks.Rows, model: PredictiveModel) -> tuple[Fl
     return predictions, np.sqrt(relative * model.noise_variance)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Calibration:
     """Exact sums of how well standard deviations fit the errors on the rows seen so far; `+` joins two sets.
 

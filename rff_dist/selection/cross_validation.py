@@ -29,7 +29,7 @@ from rff_dist.selection import grids
 from rff_dist.statistics import fold_statistics
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 _COLUMNS = 512  # pairs of alpha and target whose coefficients are in memory at once
 SMALL = 256  # components, below which one thread is faster than several
@@ -38,7 +38,7 @@ AS_GOOD = 0.1  # of a standard error: folds do not tell such an error from the l
 INTERPOLATING = 0.9  # mean leverage of training rows, above which they are as good as interpolated
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """A size and an alpha, and how well they did.
 
@@ -66,7 +66,7 @@ _DERIVED = ("mean", "standard_error")  # stored for other readers
 _STORED = ("alphas", "n_components", "errors", *_DERIVED, "weights", "target_variance")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class CrossValidation:
     """Validation errors of every split, size, alpha and target.
 
@@ -359,7 +359,7 @@ def cross_validation_flops(sizes: Sequence[int], n_splits: int) -> int:
 # -- splits and sizes ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Size:
     """The leading components that one feature map has; `feature_map` is None for the statistics' own."""
 

@@ -1,7 +1,7 @@
 """Alpha by generalized cross-validation or the evidence, from statistics alone, without another pass."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -11,14 +11,14 @@ from numpy.typing import ArrayLike
 from rff_dist.errors import SolveError
 from rff_dist.numerics import eigen
 from rff_dist.selection import grids
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
 type Criterion = Literal["gcv", "evidence"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Selection:
     """The alpha that was chosen, and the path it was chosen from.
 

@@ -5,7 +5,6 @@ features. The table is the same as that of `cross_validation`, which works from 
 number of rows. A single decomposition gives the errors of all rows that are left out one by one.
 """
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +14,7 @@ from rff_dist.data import folding, samples
 from rff_dist.numerics import machine, tridiagonal
 from rff_dist.selection import cross_validation
 from rff_dist.selection.grids import MATERIAL_GAIN, RESOLUTION, PerTarget, alpha_grid, check_grid, last_within
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -113,7 +112,7 @@ def leave_out_each(
     return squares
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Centred:
     """Rows less their means, times the roots of their weights; means are 0 without an intercept.
 
@@ -238,7 +237,7 @@ class _Centred:
 IMMATERIAL = 0.003
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Doubts:
     """Reasons to doubt an alpha that was chosen by leaving out each row.
 
@@ -297,7 +296,7 @@ def choose_by_rows(
     return known[places], Doubts(int(known[other]), saved, saving, heaviest, float(errors[heaviest]) / total)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Rows:
     """How rows are weighted in means: `shares`, float64 array of shape (n_samples,), adds up to 1."""
 

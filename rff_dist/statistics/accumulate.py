@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from threading import Lock
 
@@ -18,7 +18,7 @@ from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
 from rff_dist.products import choice, protocol
 from rff_dist.statistics import fold_statistics, ridge_statistics, specs
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray, IntArray, frozen
 
 type _FilledTile = tuple[int, slice, protocol.Tile]  # the tile's piece, rows and features
 type _Stripe = tuple[int, int]  # first component, end
@@ -29,7 +29,7 @@ GAP = 8
 PANEL_ROWS = 512  # fixed-point features are filled so many rows at a time: 2 MiB a stripe, to fit the cache
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accumulation:
     """The state of an accumulating pass: the features, and what their statistics are about.
 
@@ -44,7 +44,7 @@ class Accumulation:
     with_gram: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accumulations:
     """The state of a pass that accumulates statistics for several feature maps, of all rows or of each fold.
 
@@ -129,7 +129,7 @@ def accumulate_rows(
     return reduce(operator.add, parts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Pieces:
     """An order of a block's rows, and the ends and folds of the pieces of it that are summed separately."""
 

@@ -6,7 +6,7 @@ those of the training rows, for every split of a cross-validation.
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Self
 
@@ -18,13 +18,14 @@ from rff_dist.errors import StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums
 from rff_dist.statistics import ridge_statistics, specs
+from rff_dist.typing import frozen
 
 type FoldSum = ridge_statistics.RidgeStatistics | None  # None for a fold without rows
 type FoldSums = tuple[FoldSum, ...]
 type MapSums = tuple[FoldSums, ...]  # of several feature maps
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoldStatistics:
     """Exact statistics of each fold of the rows seen so far; `+` does not round.
 

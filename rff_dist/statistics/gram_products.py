@@ -19,7 +19,7 @@ from rff_dist.errors import StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
 from rff_dist.statistics import accumulate, inspection, specs
-from rff_dist.typing import Float32Array, FloatArray, IntArray
+from rff_dist.typing import Float32Array, FloatArray, IntArray, frozen
 
 type _Pair = tuple[FloatArray, FloatArray]
 
@@ -31,7 +31,7 @@ FEATURE_OPERATIONS = 100  # a feature takes as long as so many of a product: 1.9
 COLUMN_OPERATIONS = 4  # for each feature and column: a product to the rows, and one back
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainingSplit:
     """The last split of some folds: which rows are trained on, and which are held out for validation.
 
@@ -48,7 +48,7 @@ class TrainingSplit:
         return weights * np.isin(fold, trained), weights * (fold == held_out)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class FirstSums:
     """Exact sums of a pass that begins a solution without Z'Z; `+` joins two sets of rows.
 
@@ -100,7 +100,7 @@ def sum_targets(
     return reduce(operator.add, sums)  # exact sums: the order in which threads append them does not matter
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Validation:
     """Solutions that a pass validates, in addition to its products, on the rows held out by a split.
 
@@ -115,7 +115,7 @@ class Validation:
     targets: IntArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class GramFactor:
     """The state of a pass that multiplies U'WU by some columns.
 
@@ -132,7 +132,7 @@ class GramFactor:
     validation: Validation | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class GramProduct:
     """Sums of one pass over rows; `+` joins two sets of rows.
 

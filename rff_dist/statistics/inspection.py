@@ -4,7 +4,7 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Self
 
@@ -37,7 +37,7 @@ from rff_dist.statistics.moments import (
     measure_moments,
     name_column,
 )
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray, IntArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -411,7 +411,7 @@ MAX_VALUES = 2**22  # numbers in a sample, 32 MiB: with more than 1,024 columns 
 _KEY_SEED = 0x726F7773  # of the keys, far from seeds that users give
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class RowSample:
     """The rows with the smallest keys of those seen so far; `+` joins two sets of rows.
 

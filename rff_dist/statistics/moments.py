@@ -1,7 +1,6 @@
 """Moments of the columns of X and y: exact sums of a first pass, and the central moments of models."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +10,7 @@ from rff_dist.data import blocks
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.numerics import exact_sums
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 # Columns that reach less or more far from the pivot have squares, or fourth powers, that float64 cannot hold
 # with all digits, or cannot weight and sum.
@@ -20,7 +19,7 @@ FOURTH_RANGE = 1e-70, 1e40
 _CANCELS = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Moments:
     """What a first, cheap pass measures: enough to standardise the data and to fix the grids of the sums.
 
@@ -161,7 +160,7 @@ def name_column(column: int, n_features: int) -> str:
 _CANCELLED = 1e-13
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ColumnMoments:
     """Means and central moments of the input columns over some rows; `+` joins two sets of rows.
 

@@ -4,7 +4,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from rff_dist.numerics import exact_sums
 from rff_dist.statistics import accumulate as block_sums
 from rff_dist.statistics import fold_statistics, inspection, ridge_statistics, specs
 from rff_dist.statistics.moments import Moments
+from rff_dist.typing import frozen
 
 #: Z'Z and Z'y of all rows, or of each fold.
 type Sums = ridge_statistics.RidgeStatistics | fold_statistics.FoldStatistics
@@ -44,7 +45,7 @@ def check_weight_kind(sample_weight_kind: object) -> None:
         raise InvalidParameterError(f"{problem}; expected one of {list(WEIGHT_KINDS)}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WeightGrid:
     """The part of a `StatisticsSpec` that weights decide.
 

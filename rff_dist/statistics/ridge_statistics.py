@@ -10,7 +10,7 @@ import hashlib
 import json
 import operator
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +21,7 @@ from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, solution
 from rff_dist.statistics import specs
 from rff_dist.text import short_repr
-from rff_dist.typing import EqualByFields, FloatArray, IntArray
+from rff_dist.typing import EqualByFields, FloatArray, IntArray, frozen
 
 type _Limbs = tuple[IntArray, IntArray | None]  # low, and high if one limb is not enough
 
@@ -30,7 +30,7 @@ _COUNTS = ("n_samples", "n_observations", "n_tiles")
 _STRIP = 2**18  # numbers worked on at a time, a few MiB, so that no temporary array is as large as the result
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class RidgeStatistics(EqualByFields):
     """Exact Z'Z, Z'Y, Y'Y, Z'1, sums and counts of the rows seen so far.
 

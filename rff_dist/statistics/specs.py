@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rff_dist.errors import StatisticsError
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.products import protocol
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray, IntArray, frozen
 
 if TYPE_CHECKING:
     from rff_dist.statistics import ridge_statistics
@@ -46,7 +46,7 @@ def tile_rows(n_components: int) -> int:
     return 4096 if n_components <= 4096 else 2048
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileLayout:
     """How the upper triangle of a D x D matrix is cut into output tiles, stored one after another.
 
@@ -157,7 +157,7 @@ def cell_components(n_components: int) -> int:
     return CELL if n_components > SMALL_COMPONENTS else SMALL_CELL
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StatisticsSpec:
     """What statistics are about: only statistics with equal specs can be added.
 
@@ -274,7 +274,7 @@ def whitened(scaled: FloatArray, whitener: FloatArray | None) -> FloatArray:
 _CONSTANT = 1e-14  # of the squares about the offset: rounding may leave a constant so much about its mean
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class TargetMoments:
     """What is read from the exact sums of targets less their offsets.
 

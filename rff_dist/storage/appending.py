@@ -20,12 +20,12 @@ from rff_dist.storage import arrays, columns, documents, locations, repositories
 from rff_dist.storage.columns import ID
 from rff_dist.storage.groups import StoredGroup, complete, require_versions
 from rff_dist.text import some
-from rff_dist.typing import IntArray, PathLike
+from rff_dist.typing import IntArray, PathLike, frozen
 
 _SHOWN_SOURCES = 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Changed:
     """The result of a change.
 
@@ -156,7 +156,7 @@ ROLES = ("X", "y", "sample_weight", "groups", ID, row_batches.TIME)
 _LONGEST_LINE = 1000  # how many earlier versions of a line of appends the manifest lists
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Editing:
     """A dataset that is open for changes, made by `editing`.
 

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -22,6 +21,7 @@ from zarr.storage import WrapperStore
 from rff_dist.data import columns, decoding, memory
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage import documents, locations
+from rff_dist.typing import frozen
 
 CHUNK_TARGET_BYTES = 16 * 2**20
 # Limits of what metadata may claim, checked before memory is taken: Zarr opens 10^18 rows without a word.
@@ -45,7 +45,7 @@ _WIDEST = dict.fromkeys("biuf", 8) | {"T": 16, "U": MAX_CHUNK_BYTES}
 _OBJECT_CODECS = {"pickle", "json2", "msgpack2", "vlen-utf8", "vlen-bytes", "vlen-array", "categorize"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Header:
     """An array's stored metadata, read without opening the array.
 

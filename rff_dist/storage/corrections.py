@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from rff_dist.storage import appending, documents, locations, output_places, wri
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.groups import find_group
-from rff_dist.typing import IntArray, PathLike
+from rff_dist.typing import IntArray, PathLike, frozen
 
 
 def replace_rows(
@@ -158,7 +157,7 @@ def delete_from(
     return appending.Changed(len(gone), n_before, n_after, version)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Merged:
     """The result of `merge_rows`: how many rows were added, replaced and deleted, and the new version."""
 

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeGuard
 
@@ -27,7 +26,7 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from rff_dist.errors import ConflictError, IntegrityError, OutputBusyError, StorageError, VersionError
 from rff_dist.storage import locations
-from rff_dist.typing import Facts
+from rff_dist.typing import Facts, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +145,7 @@ def _digest(document: Mapping[str, Any]) -> str:
 # -- write on condition ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tagged:
     """Bytes as they were read, with the store's tag of this state of them.
 

@@ -17,7 +17,7 @@ import uuid
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -33,7 +33,7 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 from rff_dist.errors import RFFDistError, StorageError
 from rff_dist.lazy import require
 from rff_dist.text import human_bytes, redact, without_secrets
-from rff_dist.typing import PathLike
+from rff_dist.typing import PathLike, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ _LATE_S = 10  # at most this long a process waits at its end for threads of Icec
 MEMORY: dict[str, MemoryStore] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Location:
     """A folder in a store.
 

@@ -28,7 +28,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -40,7 +39,7 @@ from rff_dist.contexts import setting
 from rff_dist.errors import OutputBusyError, OutputExistsError, StorageError
 from rff_dist.storage import documents, locations, repositories
 from rff_dist.text import redact
-from rff_dist.typing import Facts, PathLike
+from rff_dist.typing import Facts, PathLike, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +222,7 @@ def _overlap(a: locations.Location, b: locations.Location) -> bool:
 # -- one output ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where an output is written until `publish`, made by `choose`.
 

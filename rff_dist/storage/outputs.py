@@ -15,12 +15,12 @@ from rff_dist.data import blocks, columns
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import documents, groups, locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, create_array, read_rows
-from rff_dist.typing import PathLike
+from rff_dist.typing import PathLike, frozen
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """The arrays of an output.
 

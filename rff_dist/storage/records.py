@@ -27,7 +27,7 @@ from rff_dist import __version__
 from rff_dist.data import memory
 from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError, UnsafeModelError
 from rff_dist.storage import arrays, documents, locations, output_places
-from rff_dist.typing import Facts, PathLike
+from rff_dist.typing import Facts, PathLike, frozen
 
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
@@ -337,7 +337,7 @@ def _sha256(values: np.ndarray) -> str:
 _POINTER, _POINTER_VERSION = "pointer", 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pointer:
     """Which version is current, and which versions were current before.
 

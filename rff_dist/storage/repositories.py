@@ -17,7 +17,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +27,7 @@ from zarr.core.sync import sync
 
 from rff_dist import errors
 from rff_dist.storage import documents, locations
+from rff_dist.typing import frozen
 
 if TYPE_CHECKING:
     import icechunk
@@ -50,7 +50,7 @@ _SPARED = timedelta(days=1)
 type Chunks = dict[str, set[tuple[int, ...]] | None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Snapshot:
     """A dataset at one moment.
 
@@ -78,7 +78,7 @@ class Snapshot:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expired:
     """What `expire` removed: the snapshots' names, and how many bytes were freed."""
 
@@ -86,7 +86,7 @@ class Expired:
     n_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """A change of a dataset, which no one else sees before it is committed.
 

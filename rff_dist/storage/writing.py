@@ -22,7 +22,7 @@ from rff_dist.storage import datasets, documents, locations, output_places, repo
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, read_rows
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.groups import complete
-from rff_dist.typing import Facts, PathLike
+from rff_dist.typing import Facts, PathLike, frozen
 
 MAX_CHUNK_ROWS = 2**16
 MAX_CHUNKS = 2**31  # along the rows, since Icechunk counts them in 32 bits
@@ -30,7 +30,7 @@ MAX_CHUNKS = 2**31  # along the rows, since Icechunk counts them in 32 bits
 type Progress = Callable[[int, int | None], None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Writing:
     """How a dataset is written.
 

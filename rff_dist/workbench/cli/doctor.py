@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from rff_dist.engines import connecting
 from rff_dist.engines.cluster import Cluster, is_loopback
 from rff_dist.errors import RFFDistError
 from rff_dist.text import human_bytes, redact
+from rff_dist.typing import frozen
 from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results import exits, words
 from rff_dist.workbench.results.document import Document
@@ -29,7 +30,7 @@ MIN_CHUNK, MAX_CHUNK = 2**18, 2**28  # bytes
 EXPIRES_SOON = 14 * 86_400  # seconds
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """The result of one check.
 

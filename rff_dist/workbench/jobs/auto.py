@@ -1,6 +1,6 @@
 """The job that turns a table into a registered model: ingest, split, fit, evaluate, publish."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -12,6 +12,7 @@ from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.text import redact
+from rff_dist.typing import frozen
 from rff_dist.workbench.jobs import cards, ingest, specs
 from rff_dist.workbench.tables import ingest as ingest_module
 from rff_dist.workbench.tables import rows
@@ -20,7 +21,7 @@ from rff_dist.workbench.tables import rows
 _ROWS = 2**18
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AutoData:
     """A table that was ingested as data to train on and data to test on.
 

@@ -6,7 +6,7 @@ The labels are written before the centres are published, and appear after that.
 import itertools
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rff_dist import fields
 from rff_dist.data import blocks, columns
@@ -21,11 +21,11 @@ from rff_dist.statistics import inspection
 from rff_dist.storage import datasets, locations, output_places, outputs
 from rff_dist.storage.columns import column_of
 from rff_dist.text import redact
-from rff_dist.typing import Summary
+from rff_dist.typing import Summary, frozen
 from rff_dist.workbench.jobs import cards, publishing, specs, steps, watching
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Clustered:
     """What the job found.
 

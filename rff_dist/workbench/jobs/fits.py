@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -24,14 +24,14 @@ from rff_dist.ridge import candidates as ridge_candidates
 from rff_dist.ridge import choices as ridge_choices
 from rff_dist.ridge import describe, models
 from rff_dist.ridge import fit as ridge
-from rff_dist.typing import Do, FloatArray, Summary, plainly
+from rff_dist.typing import Do, FloatArray, Summary, frozen, plainly
 
 logger = logging.getLogger(__name__)
 
 _ONE_ROW = memory.ArrayDataset(np.zeros((1, 1)), np.zeros(1))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobData:
     """The rows of a job and, for a classifier, their labels.
 
@@ -62,7 +62,7 @@ class JobData:
         return indices[counted], X[counted], y[counted], weights[counted]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fit:
     """What to train, and how open choices are made.
 

@@ -7,7 +7,7 @@ had never been there → remove the earlier versions → list what still holds t
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,7 +25,7 @@ from rff_dist.storage.columns import ID
 from rff_dist.storage.documents import name_of
 from rff_dist.storage.groups import require_versions
 from rff_dist.text import redact
-from rff_dist.typing import Summary
+from rff_dist.typing import Summary, frozen
 from rff_dist.workbench.jobs import refresh, specs, steps, train, watching
 from rff_dist.workbench.tables import unlike
 from rff_dist.workbench.tables.corrections import read_rows_to_change
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _LOOKED_AT = 1000  # names in a folder
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Holder:
     """Something that still holds forgotten rows, or sums of them.
 
@@ -49,7 +49,7 @@ class Holder:
     until: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Nearby:
     """A model in the folder of the data or one below, with its card, or the error of reading it."""
 
@@ -58,7 +58,7 @@ class Nearby:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Forgotten:
     """What a dataset held of the deleted rows.
 

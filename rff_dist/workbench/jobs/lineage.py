@@ -14,7 +14,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, records
 from rff_dist.text import redact, without_secrets
+from rff_dist.typing import frozen
 from rff_dist.workbench.jobs import places
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ RUNNING_S, SENT_S = 60.0, 5.0
 _MOST_COLUMNS = 1000  # that an event lists
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parent:
     """A run of an orchestrator that a job belongs to."""
 

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +23,7 @@ from rff_dist.ridge import uncertainty
 from rff_dist.storage import datasets, grids, locations, output_places
 from rff_dist.storage.columns import ID, ids_of, open_labelled
 from rff_dist.text import redact
-from rff_dist.typing import Summary
+from rff_dist.typing import Summary, frozen
 from rff_dist.workbench.jobs import fits, specs, steps, tables, watching
 from rff_dist.workbench.tables.roles import Roles
 
@@ -49,7 +48,7 @@ _WRITERS: dict[str, tuple[str, Callable[..., int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScoringModel:
     """A model to score rows with; `open_model` makes it.
 
@@ -141,7 +140,7 @@ def check_wanted(job: specs.Predict | specs.Evaluate, scoring: ScoringModel) -> 
 # -- the jobs --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Predicted:
     """What the job that predicts wrote.
 

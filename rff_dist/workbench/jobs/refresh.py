@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from rff_dist.ridge import models
 from rff_dist.statistics import moments, ridge_statistics
 from rff_dist.storage import datasets, documents, locations, output_places, records
 from rff_dist.text import human_bytes, redact
-from rff_dist.typing import Summary
+from rff_dist.typing import Summary, frozen
 from rff_dist.workbench.jobs import publishing, specs, steps, watching
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def _rolled_back(registered: versions.RegisteredModel, current: versions.Version
 # -- the job -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Updated:
     """What an update found and decided.
 

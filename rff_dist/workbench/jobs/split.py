@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from rff_dist.storage import appending, datasets, documents, groups, locations, 
 from rff_dist.storage.arrays import Header
 from rff_dist.storage.columns import ID, TIME_COLUMN
 from rff_dist.text import redact
+from rff_dist.typing import frozen
 from rff_dist.workbench.jobs import places, specs, watching
 from rff_dist.workbench.tables.ingest import PARTS
 from rff_dist.workbench.tables.rows import Holdout
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _ROWS = 2**16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parts:
     """The two datasets that a dataset was split into."""
 

@@ -5,7 +5,7 @@ The sums of a job's passes are kept until its result is there, so a stopped job 
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, cast
 
@@ -15,11 +15,12 @@ from rff_dist.fields import build
 from rff_dist.storage import locations, writing
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.text import human_bytes, redact
+from rff_dist.typing import frozen
 from rff_dist.workbench.jobs import watching
 from rff_dist.workbench.jobs.limits import Limits
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Runner:
     """What drives a job: the command line, a flow or Python.
 

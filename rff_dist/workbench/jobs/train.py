@@ -23,7 +23,7 @@ from rff_dist.ridge.choices import Choices
 from rff_dist.storage import datasets, grids, locations, output_places, records
 from rff_dist.storage.columns import column_of, fold_by_time, open_labelled
 from rff_dist.text import human_bytes, redact
-from rff_dist.typing import Summary
+from rff_dist.typing import Summary, frozen
 from rff_dist.workbench.jobs import (
     cards,
     fits,
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _TRAINED, _PLAN = "trained-model", "plan"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Training:
     """What a training job made.
 

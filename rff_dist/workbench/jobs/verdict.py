@@ -28,7 +28,7 @@ from rff_dist.fields import values_of
 from rff_dist.ridge import held_out
 from rff_dist.ridge.describe import TITLES
 from rff_dist.text import number, score, share
-from rff_dist.typing import FloatArray, IntArray, Summary
+from rff_dist.typing import FloatArray, IntArray, Summary, frozen
 
 NOTHING_COMPARED = (
     "How well it predicts new rows was not measured: there are no test rows, and none could be left out."
@@ -39,7 +39,7 @@ OURS, LINEAR, TREES = "this model", "linear", "boosted trees"
 MEAN, MOST_FREQUENT = "the mean", "the most frequent class"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Predictions:
     """A model's predictions for the rows of a comparison.
 
@@ -57,7 +57,7 @@ class Predictions:
     handicap: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """The mean loss of another model less that of this one, with its interval.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from rff_dist.kernels import stationary
 from rff_dist.numerics import machine
 from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, effects, models
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 from rff_dist.workbench.jobs import fits
 from rff_dist.workbench.page import pictures
 from rff_dist.workbench.results import document
@@ -36,7 +35,7 @@ _COLORS = (pictures.BLUE, *pictures.HUES[1:])
 type _Predict = Callable[[NDArray[Any]], FloatArray]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Effort:
     """How many predictions a page makes.
 
@@ -117,7 +116,7 @@ def columns_section(page: document.Document, sample: PageSample, model: models.R
     _draw_curves(page, sample, model, predict, [chosen[i] for i in order[: effort.curves]], effort)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Losses:
     """What predictions of the sampled rows cost.
 
@@ -347,7 +346,7 @@ SEED = 0  # of the sampled rows and of shuffles: a page that is made again is th
 SAMPLE_ROWS = 2_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TableColumn:
     """A column of the table that X was made of.
 
@@ -389,7 +388,7 @@ class TableColumn:
         return self.members[:1], places[:, np.newaxis], [value_words(float(place)) for place in places]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PageSample:
     """Rows of the data to describe.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from rff_dist.ridge import describe, models
 from rff_dist.selection import cross_validation
 from rff_dist.storage import documents
 from rff_dist.text import number
-from rff_dist.typing import FloatArray, PathLike
+from rff_dist.typing import FloatArray, PathLike, frozen
 from rff_dist.workbench.results.models import target_names
 
 INK = "#1b1b1b"
@@ -372,7 +371,7 @@ def draw_choice(
 SAMPLE_ROWS = 2_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ClusterView:
     """A sample of rows and the centres in the two directions of the sample's largest variance in Z.
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rff_dist.typing import frozen
 from rff_dist.workbench.results import words
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Heading:
     """The beginning of a section; a page shows a folded one when it is opened."""
 
@@ -15,7 +16,7 @@ class Heading:
     folded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Paragraph:
     """A few sentences; notes are less important."""
 
@@ -23,7 +24,7 @@ class Paragraph:
     is_note: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Picture:
     """A PNG; `alt` describes it to readers who cannot see it. One that `shrinks` fits on a phone."""
 

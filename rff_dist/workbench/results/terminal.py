@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -10,6 +9,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from rff_dist.typing import frozen
 from rff_dist.workbench.results import document, words
 
 
@@ -28,7 +28,7 @@ def to_rich(shown: document.Document, *, next: bool = True) -> RenderableType:
     return Group(_Trimmed(Group(*views)), *(_commands(shown.next) if next else ()))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Trimmed:
     """Text and tables without spaces at the ends of lines, which wrapping and filling leave."""
 

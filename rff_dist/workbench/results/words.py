@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rff_dist.checks import is_number
 from rff_dist.text import number, some
+from rff_dist.typing import frozen
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -27,7 +27,7 @@ class Alert(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """Rows whose first cell names them.
 

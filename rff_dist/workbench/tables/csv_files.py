@@ -7,7 +7,6 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyarrow import csv as arrow_csv
 from rff_dist.errors import StorageError
 from rff_dist.recipes import notations, tables
 from rff_dist.recipes.reading import Reading
+from rff_dist.typing import frozen
 
 _SAMPLE_BYTES, _PIECE = 2**16, 2**20
 # At most so many bytes are sampled for two line ends: a file without any must not fill the memory.
@@ -34,7 +34,7 @@ _VALUE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dialect:
     """How one CSV file is written.
 

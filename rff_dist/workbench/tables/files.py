@@ -11,7 +11,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -25,7 +25,7 @@ from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes import tables
 from rff_dist.recipes.reading import Reading
 from rff_dist.storage import documents, locations
-from rff_dist.typing import PathLike
+from rff_dist.typing import PathLike, frozen
 from rff_dist.workbench.tables import (
     array_files,
     csv_files,
@@ -61,7 +61,7 @@ _PIECE = 2**20
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class File:
     """A file of rows, or a folder that is a Zarr group; made by `find_files`.
 

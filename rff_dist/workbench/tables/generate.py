@@ -1,20 +1,19 @@
 """Generated datasets of any size, whose best possible error is known."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from rff_dist.errors import DataError
 from rff_dist.storage import datasets, locations, writing
-from rff_dist.typing import PathLike
+from rff_dist.typing import PathLike, frozen
 
 # Rows that share a counter. The number is part of the data's definition: another one gives other rows.
 TILE_ROWS = 8192
 _INPUTS, _NOISE = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RandomRows:
     """Rows of standard normal inputs, and the noise of their targets.
 

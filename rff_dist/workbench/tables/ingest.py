@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import Table, kind_of, listed, read_type, to_labels
 from rff_dist.storage import appending, datasets, locations, output_places, writing
 from rff_dist.storage.columns import ID, TIME_COLUMN, id_column
-from rff_dist.typing import PathLike
+from rff_dist.typing import PathLike, frozen
 from rff_dist.workbench.tables import array_files, files, lakes, learn, queries, rows, unlike
 from rff_dist.workbench.tables import roles as table_roles
 from rff_dist.workbench.tables.encoding import Encoding
@@ -47,7 +47,7 @@ type _Batches = Callable[[Journal, RowSelection | None, unlike.Watch | None], _R
 type _Reading = tuple[TablePlan, int | None, _Batches]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ingested:
     """What `ingest_more` did.
 
@@ -76,7 +76,7 @@ class Ingested:
     unlike: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preparing:
     """How tables are read, and how their columns become numbers.
 

@@ -24,7 +24,7 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes
 from rff_dist.recipes.tables import kind_of, listed, to_numbers, to_text
 from rff_dist.statistics import inspection
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray, IntArray, frozen
 from rff_dist.workbench.tables.encoding import Encoding
 
 #: With `categories` "auto" and targets, columns with more levels become target means.
@@ -46,7 +46,7 @@ CONSTANT = ("it holds one text only", "it holds one value only")
 _MARKED_SHARE, _MARKED_ROWS = 0.01, 10
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Learned:
     """A recipe, and the cross-fitted target means for the rows that it was learned from.
 

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
@@ -19,6 +19,7 @@ from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
+from rff_dist.typing import frozen
 
 CONNECTION_VARIABLE = "RFF_DIST_SQL"
 N_INGESTED = "n_ingested"
@@ -28,7 +29,7 @@ _CONNECT_S = 30
 type _Telling = Callable[[], AbstractContextManager[None]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Query:
     """A database query, whose rows are ingested.
 

@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,13 @@ import pyarrow
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import tables
 from rff_dist.text import clipped
+from rff_dist.typing import frozen
 from rff_dist.workbench.tables import learn
 
 ADVICE = 'Fill it in, for example with `impute="median"`, or drop such rows with `on_nan="drop"`'
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Roles:
     """Which columns of a table become X, y, weights, groups and ids, and how.
 
@@ -52,7 +52,7 @@ class Roles:
         return [self.target] if isinstance(self.target, str) else list(self.target or [])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TablePlan:
     """How a table's columns become arrays.
 

@@ -15,6 +15,7 @@ from rff_dist.data import folding, memory, row_batches
 from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import tables
+from rff_dist.typing import frozen
 from rff_dist.workbench.tables import learn, unlike
 from rff_dist.workbench.tables.roles import ADVICE, TablePlan, check_column
 
@@ -24,7 +25,7 @@ _CHECKED = 5  # X, y, weights, groups and ids: values that must be there
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Holdout:
     """A share of the rows to hold out: the latest ones, or a choice by hashes of groups, ids or numbers.
 
@@ -71,7 +72,7 @@ class Holdout:
         return float(distinct[1 + np.abs(n_later[1:] - self.share * len(values)).argmin()])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowSelection:
     """Which rows are read: the held-out ones if `wanted`, else all others."""
 
@@ -79,7 +80,7 @@ class RowSelection:
     wanted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Input:
     """One source of rows: the table of a file or a query, or the arrays of an .npz file.
 
