@@ -7,9 +7,11 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines.protocol import Engine
@@ -88,9 +90,7 @@ def predict(
       `predict_in_memory`; InvalidParameterError if `coverage` is not in (0, 1).
     """
     state = _predicting(dataset, model, std=std, coverage=coverage, engine=engine)
-    n_columns = None if model.one_dimensional else model.n_targets
-    array = state.arrays if len(state.arrays) > 1 else state.arrays[0]
-    layout = predicting.layout_of(dataset, n_columns=n_columns, array=array, column_names=column_names)
+    layout = predicting.layout_of(dataset, dtype=state.dtype, column_names=column_names)
     facts = {"model_digest": model.digest()}
     output = predicting.write_output(
         dataset, _predict_arrays, state, layout, url, engine=engine, attributes=facts, overwrite=overwrite
@@ -103,8 +103,7 @@ class _Predicting:
     """The state of a predicting pass.
 
     `model`: one with standard deviations if these, or intervals by them, are wanted.
-    `arrays`: names of the arrays to make, `predictions` first.
-    `one_dimensional`: whether arrays drop the target axis.
+    `dtype`: the arrays to make as fields, `predictions` first.
     `deviations`: half width of normal intervals in standard deviations; 0 if none are wanted.
     `half_width`: float64 array of shape (n_targets,), or None. Half width of conformal intervals; the half
       width over s(x) if the model's scores are normalised.
@@ -112,8 +111,7 @@ class _Predicting:
     """
 
     model: predicting.LinearModel | uncertainty.PredictiveModel
-    arrays: list[str]
-    one_dimensional: bool
+    dtype: np.dtype[Any]
     deviations: float = 0.0
     half_width: FloatArray | None = None
     root_deviations: held_out.RootDeviations | None = None
@@ -125,7 +123,8 @@ def _predicting(
     model_rows.check_dataset(dataset, model)
     intervals = ["lower", "upper"] if coverage is not None else []
     arrays = ["predictions", *(["standard_deviations"] if std else []), *intervals]
-    state = _Predicting(model.linear, arrays, model.one_dimensional)
+    tail = () if model.one_dimensional else (model.n_targets,)
+    state = _Predicting(model.linear, np.dtype([(name, np.float64, tail) for name in arrays]))
     if coverage is not None:
         held_out.check_coverage(coverage)
         model.refuse_classifier("intervals")
@@ -156,8 +155,8 @@ def _warn_if_narrow(model: RidgeModel) -> None:
         )
 
 
-def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:
-    """Return the wanted arrays of a block, stacked along the last axis if there are several."""
+def _predict_arrays(rows: Rows, state: _Predicting) -> NDArray[Any]:
+    """Return the wanted arrays of a block as fields."""
     if isinstance(state.model, uncertainty.PredictiveModel):
         mean, deviation = uncertainty.predict_rows_with_std(rows, state.model)
     else:
@@ -167,8 +166,10 @@ def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:
         half_width = half_width * state.root_deviations.of_rows(rows)
     values = {"predictions": mean, "standard_deviations": deviation}
     values |= {"lower": mean - half_width, "upper": mean + half_width}
-    wanted = [values[name][:, 0] if state.one_dimensional else values[name] for name in state.arrays]
-    return wanted[0] if len(wanted) == 1 else np.stack(wanted, axis=-1)
+    wanted = np.empty(len(mean), state.dtype)
+    for name in state.dtype.names or ():
+        wanted[name] = values[name].reshape(wanted[name].shape)
+    return wanted
 
 
 def predict_in_memory(
@@ -187,9 +188,7 @@ def predict_in_memory(
     """
     state = _predicting(dataset, model, std=std, coverage=coverage, engine=engine)
     values = predicting.rows_in_memory(dataset, _predict_arrays, state, engine=engine, label="predict")
-    if len(state.arrays) == 1:
-        return {"predictions": values}
-    return {name: values[..., k] for k, name in enumerate(state.arrays)}
+    return {name: values[name] for name in state.dtype.names or ()}
 
 
 def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> uncertainty.PredictiveModel:

@@ -257,25 +257,38 @@ class Editing:
         return self._change.commit(message, {**about, **facts})
 
 
-def locate_ids(dataset: Editing, ids: np.ndarray) -> IntArray:
-    """Return the row of each id, -1 of those that no row has; all ids of the dataset are read.
+def find_values(
+    dataset: Editing, name: str, values: np.ndarray, column: int | None = None
+) -> dict[Any, list[int]]:
+    """Return the rows of an array that hold some values, by value; all of the array is read.
+
+    `values`: in the dtype of the array.
+    `column`: where to look in an array of two axes.
+    """
+    array, found = dataset.array(name), dict[Any, list[int]]()
+    for block in blocks.cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
+        read = arrays.read_rows(array, block.start, block.stop, label=dataset.label(name))
+        read = read if column is None else read[:, column]
+        hits = np.flatnonzero(np.isin(read, values))
+        for row, value in zip((block.start + hits).tolist(), read[hits].tolist(), strict=True):
+            found.setdefault(value, []).append(row)
+    return found
+
+
+def locate_ids(dataset: Editing, ids: np.ndarray) -> dict[Any, int]:
+    """Return the row of each id that the dataset has; all ids of the dataset are read.
 
     `ids`: array of different ids, in the dtype of the dataset's ids.
     Raises DataError if several rows have one of them.
     """
-    array, rows = dataset.array(ID), np.full(len(ids), -1, np.int64)
-    places = {one: i for i, one in enumerate(ids.tolist())}
-    for block in blocks.cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
-        read = arrays.read_rows(array, block.start, block.stop, label=dataset.label(ID))
-        hits = np.flatnonzero(np.isin(read, ids))
-        for row, one in zip((block.start + hits).tolist(), read[hits].tolist(), strict=True):
-            if rows[places[one]] >= 0:
-                raise DataError(
-                    f"rows {rows[places[one]]:_} and {row:_} of {dataset.location} have the id {one!r}; "
-                    "expected one, which changes with it"
-                )
-            rows[places[one]] = row
-    return rows
+    found = find_values(dataset, ID, ids)
+    for one, rows in found.items():
+        if len(rows) > 1:
+            raise DataError(
+                f"rows {rows[0]:_} and {rows[1]:_} of {dataset.location} have the id {one!r}; "
+                "expected one, which changes with it"
+            )
+    return {one: row for one, (row,) in found.items()}
 
 
 def differences(
@@ -337,12 +350,9 @@ class KnownRows:
         if not row_batches.can_hold(header.dtype, ids.dtype):  # `fit_batch` refuses them
             return cls(dataset, {}, {}, replaces)
         different, counts = np.unique(ids.astype(header.dtype), return_counts=True)
-        found = locate_ids(dataset, different)
-        known = found >= 0
-        rows = dict(zip(different[known].tolist(), found[known].tolist(), strict=True))
         several = counts > 1
         repeated = dict(zip(different[several].tolist(), counts[several].tolist(), strict=True))
-        return cls(dataset, rows, repeated, replaces, not_compared)
+        return cls(dataset, locate_ids(dataset, different), repeated, replaces, not_compared)
 
     def take_new(self, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the rows of a batch that are new; raises DataError if others have other values."""

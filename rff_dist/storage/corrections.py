@@ -250,16 +250,11 @@ def find_rows(dataset: appending.Editing, column: str, values: Sequence[Any]) ->
     Raises InvalidParameterError if there is no such column.
     """
     name, place = _column_of(dataset, column)
-    array, label = dataset.array(name), dataset.label(name)
-    wanted = [_held(value, array.dtype) for value in values]
-    known: dict[Any, list[int]] = {value: [] for value in wanted if value is not None}
-    for block in blocks.cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
-        read = read_rows(array, block.start, block.stop, label=label)
-        read = read if place is None else read[:, place]
-        hits = np.flatnonzero(np.isin(read, np.array(list(known), read.dtype)))
-        for row, value in zip(hits.tolist(), read[hits].tolist(), strict=True):
-            known[value].append(block.start + row)
-    return [np.array(known.get(value, []), np.int64) for value in wanted]
+    dtype = dataset.array(name).dtype
+    wanted = [_held(value, dtype) for value in values]
+    sought = np.array([value for value in wanted if value is not None], dtype)
+    found = appending.find_values(dataset, name, sought, place)
+    return [np.array(found.get(value, []), np.int64) for value in wanted]
 
 
 def _held(value: Any, dtype: np.dtype[Any]) -> Any:

@@ -28,9 +28,8 @@ class Layout:
     `dtype`: float or integer. A structured dtype makes one array per field, of one axis or two; fields may
       hold text.
     `chunk_rows`: rows of a chunk. Take those of the dataset that is read, so that its blocks fit.
-    `array`: name of the array in the group; `open_dataset(url, x=array)` reads it back. Several names make
-      arrays of one shape, and a block's values hold them along a last axis. A structured dtype's fields give
-      the names themselves.
+    `array`: name of the array in the group; `open_dataset(url, x=array)` reads it back. A structured dtype's
+      fields give the names themselves.
     `column_names`: stored as the attribute `feature_names`.
     `meanings`: what integers stand for, with which a variable of a grid is stored.
     Raises InvalidParameterError if a size is below 1, the dtype is no number or the names do not fit.
@@ -40,7 +39,7 @@ class Layout:
     chunk_rows: int
     n_columns: int | None = None
     dtype: np.dtype[Any] | type | str = np.float64
-    array: str | Sequence[str] = "predictions"
+    array: str = "predictions"
     column_names: Sequence[str] | None = None
     meanings: Mapping[int, str] = field(default_factory=dict)
 
@@ -58,11 +57,6 @@ class Layout:
         names = self.column_names
         if names is not None and len(names) != n_names:
             raise InvalidParameterError(f"`column_names` has {len(names)} names; expected {n_names}")
-        n_arrays = 1 if isinstance(self.array, str) else len(self.array)
-        if kind.names is None and (not n_arrays or len(parts) < n_arrays):
-            raise InvalidParameterError(
-                f"`array` is {self.array!r}; expected a name, or several different ones"
-            )
 
     @property
     def kind(self) -> np.dtype[Any]:
@@ -76,16 +70,13 @@ class Layout:
     def parts(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Each array's dtype, and its shape without the axis of rows."""
         kind = self.kind
-        if kind.names is not None:
-            return {name: (kind[name].base, kind[name].shape) for name in kind.names}
-        names = (self.array,) if isinstance(self.array, str) else tuple(self.array)
-        return dict.fromkeys(names, (kind, self.tail))
+        if kind.names is None:
+            return {self.array: (kind, self.tail)}
+        return {name: (kind[name].base, kind[name].shape) for name in kind.names}
 
     def split(self, values: np.ndarray) -> Sequence[np.ndarray]:
-        """Return the rows of each array: values of several lie along the last axis, or are fields."""
-        if self.kind.names is not None:
-            return [values[name] for name in self.parts]
-        return [values] if len(self.parts) == 1 else list(np.moveaxis(values, -1, 0))
+        """Return the rows of each array: values of several are fields."""
+        return [values] if self.kind.names is None else [values[name] for name in self.parts]
 
 
 @dataclass(frozen=True)
@@ -167,7 +158,7 @@ class Output(StagedOutput):
     """
 
     def write(self, block: blocks.Block, values: np.ndarray, /) -> None:
-        """Write the rows of one block; values of several arrays lie along the last axis, or are fields.
+        """Write the rows of one block; values of several arrays are fields.
 
         Raises StorageError if the block is not whole chunks (two writers of one chunk could lose each other's
           rows), or the bytes cannot be written; DataError if the shape of `values` does not fit the block.
@@ -206,10 +197,7 @@ class Output(StagedOutput):
 
     def _parts(self, block: blocks.Block, values: np.ndarray) -> Sequence[np.ndarray]:
         """Return the values of each array."""
-        arrays, kind = list(self.layout.parts), self.layout.kind
-        expected = (block.n_samples, *self.layout.tail)
-        if kind.names is None and len(arrays) > 1:
-            expected = (*expected, len(arrays))
+        kind, expected = self.layout.kind, (block.n_samples, *self.layout.tail)
         if (shape := np.shape(values)) != expected:
             raise DataError(
                 f"values of shape {shape} for rows {block.start}:{block.stop}; expected {expected}"

@@ -190,7 +190,8 @@ def _locate(
             f"the column of ids of {lake.url} is {ids.dtype}, and the ids of {dataset.location} are "
             f"{stored}; expected the same type. Ingest the table again with `overwrite`"
         )
-    found = appending.locate_ids(dataset, ids.astype(stored))
+    rows = appending.locate_ids(dataset, ids.astype(stored))
+    found = np.array([rows.get(one, -1) for one in ids.astype(stored).tolist()], np.int64)
     differs = (found >= 0) != (changes.before > 0)
     if may_lack:  # a row that was dropped may have been there, or go
         differs &= found >= 0

@@ -132,7 +132,6 @@ def test_an_output_that_overlaps_its_input_is_refused(tmp_path, where):
         {"chunk_rows": 0},
         {"dtype": "U3"},
         {"column_names": ["a"]},
-        {"array": ["a", "a"]},
     ],
 )
 def test_sizes_are_checked(tmp_path, change):

@@ -82,8 +82,9 @@ def test_data_and_predictions_open_in_xarray(tmp_path, rows):
         with xarray.open_zarr(store, consolidated=False, chunks=None) as opened:
             assert dict(opened.sizes) == sizes
             np.testing.assert_array_equal(opened["X"].values, X)
-    output = create_output(tmp_path / "out", Layout(40, 40, n_columns=2, array=("predictions", "lower")))
-    output.write(Block(0, 0, 40), np.zeros((40, 2, 2)))
+    kind = np.dtype([("predictions", float, 2), ("lower", float, 2)])
+    output = create_output(tmp_path / "out", Layout(40, 40, dtype=kind))
+    output.write(Block(0, 0, 40), np.zeros(40, kind))
     output.finish()
     with xarray.open_zarr(tmp_path / "out", consolidated=False, chunks=None) as opened:
         assert dict(opened.sizes) == {"sample": 40, "target": 2}
