@@ -7,12 +7,13 @@ from contextlib import suppress
 from typing import Any, TypeGuard
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.typing import AnyArray
 
 
-def as_array(values: Any, name: str, dtype: DTypeLike | None = None) -> NDArray[Any]:
+def as_array(values: Any, name: str, dtype: DTypeLike | None = None) -> AnyArray:
     """Return `numpy.asarray(values)`; raise DataError if values are masked, which it would ignore."""
     check_unmasked(values, name)
     return np.asarray(values, dtype)

@@ -13,14 +13,16 @@ type Float32Array = NDArray[np.float32]
 type ComplexArray = NDArray[np.complex128]
 type IntArray = NDArray[np.int64]
 type IndexArray = NDArray[np.intp]  # positions in an array
+type BoolArray = NDArray[np.bool_]
 type AnyIntArray = NDArray[np.integer[Any]]
+type AnyArray = NDArray[Any]
 type BitArray = NDArray[np.uint64]
 type PathLike = str | os.PathLike[str]
 type Summary = dict[str, Any]  # JSON-able facts about a step
 
 # JSON values by name, such as a group's attributes. With arrays they make a stored object again.
 type Facts = Mapping[str, Any]
-type Arrays = Mapping[str, NDArray[Any]]
+type Arrays = Mapping[str, AnyArray]
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -30,7 +30,7 @@ from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge.choices import Choices
 from rff_dist.statistics import accumulate, gram_products, inspection, specs
 from rff_dist.text import short_repr
-from rff_dist.typing import Do, FloatArray, frozen, plainly
+from rff_dist.typing import AnyArray, Do, FloatArray, frozen, plainly
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class CalibrationRows:
 
     n_seen: int
     keys: FloatArray
-    X: NDArray[Any]
+    X: AnyArray
     targets: FloatArray
     weights: FloatArray
 
@@ -223,7 +223,7 @@ def calibrate(
 
 
 def calibrate_rows(
-    X: NDArray[Any],
+    X: AnyArray,
     targets: FloatArray,
     weights: FloatArray,
     model: models.RidgeModel,
@@ -277,7 +277,7 @@ def label_rows(
     options: RidgeOptions,
     losses: LossOptions,
     *,
-    classes: NDArray[Any] | None = None,
+    classes: AnyArray | None = None,
     whole_weights_repeat: bool = False,
     engine: protocol.Engine,
 ) -> tuple[labelled.LabelledDataset, RidgeOptions]:

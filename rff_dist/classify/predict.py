@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data import blocks, grids
@@ -19,7 +18,7 @@ from rff_dist.numerics import exact_sums
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import models
 from rff_dist.statistics import inspection
-from rff_dist.typing import FloatArray, IntArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
 
 SQUARED = "squared"
 
@@ -78,7 +77,7 @@ def counter(
     return count
 
 
-def class_of(scores: FloatArray) -> NDArray[np.intp]:
+def class_of(scores: FloatArray) -> IndexArray:
     """Return the index of each row's class, from scores or targets of shape (n_samples, n_columns).
 
     With one column: the second class if the value is above 0. Else the column of the largest value, the first
@@ -96,7 +95,7 @@ def decisions(scores: FloatArray, calibration: ScoreCalibration | None) -> Float
     return scores if calibration is None else calibration.logits(scores)
 
 
-def decide(scores: FloatArray, calibration: ScoreCalibration | None) -> NDArray[np.intp]:
+def decide(scores: FloatArray, calibration: ScoreCalibration | None) -> IndexArray:
     """Return the index of each row's predicted class, the one with the largest probability or score."""
     return class_of(decisions(scores, calibration))
 
@@ -150,10 +149,10 @@ def _predict_block(
     rows: blocks.Rows,
     model: predicting.LinearModel,
     *,
-    classes: NDArray[Any],
+    classes: AnyArray,
     calibration: ScoreCalibration | None,
     dtype: np.dtype[Any],
-) -> NDArray[Any]:
+) -> AnyArray:
     """Return a structured array of labels and, if `dtype` has that field, probabilities."""
     scores = predicting.predict_rows(rows, model)
     values = np.empty(len(scores), dtype)
@@ -175,7 +174,7 @@ def no_probabilities(model: models.RidgeModel) -> SolveError:
     )
 
 
-def read_classes(model: models.RidgeModel) -> NDArray[Any]:
+def read_classes(model: models.RidgeModel) -> AnyArray:
     """Return the labels of a classifier's model in their own type; raises IntegrityError for other types."""
     facts = model.card["classifier"]
     dtype = np.dtype(facts["dtype"])

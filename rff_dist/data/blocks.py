@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, NotFiniteError, PlanError
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
 
-type Taken = tuple[NDArray[Any], FloatArray | None, FloatArray | None]  # X, y and weights of single rows
+type Taken = tuple[AnyArray, FloatArray | None, FloatArray | None]  # X, y and weights of single rows
 
 ROUNDING = 1e-14  # rounding alone may give a constant a variance of this share of its mean square
 
@@ -95,13 +95,13 @@ class Rows:
     """
 
     block: Block
-    X: NDArray[Any]
+    X: AnyArray
     y: FloatArray | None = None
     sample_weight: FloatArray | None = None
     chunk_rows: int | None = None
-    groups: NDArray[Any] | None = None
+    groups: AnyArray | None = None
     own_weight: FloatArray | None = None
-    cells: NDArray[np.intp] | None = None
+    cells: IndexArray | None = None
 
 
 class Dataset(ABC):
@@ -182,7 +182,7 @@ class Dataset(ABC):
         """Return all of y as it is held, in its stored dtype; None without y."""
 
     @abstractmethod
-    def take(self, indices: NDArray[np.intp], /) -> Taken:
+    def take(self, indices: IndexArray, /) -> Taken:
         """Return X, y and weights of single rows, in the order of `indices`."""
 
     @abstractmethod
@@ -205,7 +205,7 @@ class Dataset(ABC):
     def can_travel(self) -> bool:
         """Return whether other processes can read the rows themselves, without a copy from this one."""
 
-    def read_groups(self, block: Block) -> NDArray[Any] | None:
+    def read_groups(self, block: Block) -> AnyArray | None:
         """Return the groups of a block's rows without reading its X; None without groups."""
         return None
 
@@ -332,10 +332,10 @@ class RowParts:
     `parts`: arrays of shape (block.n_samples, ...), by the block's first row.
     """
 
-    parts: Mapping[int, NDArray[Any]]
+    parts: Mapping[int, AnyArray]
 
     @classmethod
-    def of(cls, block: Block, array: NDArray[Any]) -> Self:
+    def of(cls, block: Block, array: AnyArray) -> Self:
         """Return the array of one block."""
         return cls({block.start: array})
 
@@ -343,7 +343,7 @@ class RowParts:
         # blocks do not overlap, so this union is the same in any order and grouping, as engines require
         return RowParts({**self.parts, **other.parts})
 
-    def joined(self) -> NDArray[Any]:
+    def joined(self) -> AnyArray:
         """Return all rows as one array, in the order of the data."""
         return np.concatenate([self.parts[start] for start in sorted(self.parts)])
 
@@ -380,7 +380,7 @@ def check_targets(rows: Rows) -> None:
         raise DataError(f"{where}; weights must not be negative")
 
 
-def _not_finite(rows: Rows, name: str, values: NDArray[Any]) -> NotFiniteError:
+def _not_finite(rows: Rows, name: str, values: AnyArray) -> NotFiniteError:
     position = np.argwhere(~np.isfinite(values))[0]
     stored = getattr(rows, name)[tuple(position)]
     where = f"row {rows.block.start + position[0]:_}"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.typing import EqualByFields, IntArray
+from rff_dist.typing import AnyArray, BoolArray, EqualByFields, IntArray
 
 MAX_FOLDS = 1000
 MANY_ROWS = 2**18  # samples of more rows than this are read in stretches of rows
@@ -36,7 +36,7 @@ class Folds(ABC):
             raise InvalidParameterError(f"`n_folds` is {n_folds!r}; expected an integer in [2, {MAX_FOLDS}]")
 
     @abstractmethod
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
         """Return the fold of each of the rows `start:stop` of a dataset of `n_samples` rows.
 
         `groups`: int, bool or str array of shape (stop - start,), or None. The rows' groups.
@@ -77,7 +77,7 @@ class HashFolds(Folds):
 
     seed: int = 0
 
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
         # rows are dealt like cards, a hand of `n_folds` at a time
         first, last = start // self.n_folds, -(-stop // self.n_folds)
         rows = np.arange(first * self.n_folds, last * self.n_folds, dtype=np.uint64)
@@ -130,7 +130,7 @@ class GroupFolds(Folds):
     table: GroupTable | None = field(default=None, repr=False)
     is_default: bool = field(default=False, repr=False)
 
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
         if groups is None:
             raise DataError("the data have no groups to cut folds by; name their array, or give `groups`")
         values, inverse = np.unique(np.asarray(groups), return_inverse=True)
@@ -143,7 +143,7 @@ class GroupFolds(Folds):
             fold_of_group = np.where(known, self.table.folds[places], fold_of_group)
         return fold_of_group[inverse]
 
-    def balanced(self, groups: NDArray[Any], n_rows: IntArray) -> Self:
+    def balanced(self, groups: AnyArray, n_rows: IntArray) -> Self:
         """Return the same folds, with groups shared out by size.
 
         Parameters
@@ -183,7 +183,7 @@ class GroupFolds(Folds):
         return replace(self, table=GroupTable(keys[order], fold_of_group[order]))
 
 
-def _keys(groups: NDArray[Any]) -> NDArray[np.uint64]:
+def _keys(groups: AnyArray) -> NDArray[np.uint64]:
     """Return integers as they are, and texts as hashes."""
     if groups.dtype.kind in "biu":
         # integers below 0 wrap around; keys only need to differ
@@ -206,7 +206,7 @@ class TimeFolds(Folds):
         At least 2.
     """
 
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
         return np.asarray(np.arange(start, stop, dtype=np.int64) * self.n_folds // max(1, n_samples))
 
     @property
@@ -224,7 +224,7 @@ class PredefinedFolds(Folds):
         Groups are 0 to `n_folds` - 1.
     """
 
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
         if groups is None:
             raise DataError("the data have no fold numbers; name their array, or give them as `groups`")
         folds = np.asarray(groups)
@@ -275,7 +275,7 @@ class HeldInFolds(Folds):
     width: int = 0
     seed: int = 0
 
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
         folds = self.base.assign(start, stop, n_samples=n_samples, groups=groups)
         if not self.n_stretches:
             return folds
@@ -300,7 +300,7 @@ class HeldInFolds(Folds):
         """True if rows are held in at random, since these may happen to be all rows of a fold."""
         return self.n_stretches > 0
 
-    def is_held_in(self, fold_of_row: IntArray) -> NDArray[np.bool_]:
+    def is_held_in(self, fold_of_row: IntArray) -> BoolArray:
         """Return which rows are never validated on, from the fold of each row."""
         return np.asarray(fold_of_row == (self.n_folds - 1 if self.n_stretches else 0))
 

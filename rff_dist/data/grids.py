@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rff_dist.data import blocks, columns, labelled, memory
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.typing import FloatArray, IndexArray
+from rff_dist.typing import AnyArray, BoolArray, FloatArray, IndexArray
 
 _log = logging.getLogger(__name__)
 # A daily field of 721 x 1,440 points, and a tile of 1,024 x 1,024, are read whole.
@@ -67,7 +67,7 @@ class Variable(ABC):
     fill: Any
 
     @abstractmethod
-    def read(self, region: Slices) -> NDArray[Any]:
+    def read(self, region: Slices) -> AnyArray:
         """Return the values of a region of the variable's own dimensions."""
 
     @abstractmethod
@@ -132,7 +132,7 @@ class Column:
     def name(self) -> str:
         return f"{self.variable.name}.{self.part}" if self.part else self.variable.name
 
-    def of(self, values: NDArray[Any]) -> NDArray[Any]:
+    def of(self, values: AnyArray) -> AnyArray:
         """Return the column of the variable's values."""
         if self.part in ("", "days"):
             return values
@@ -279,7 +279,7 @@ class GridDataset(blocks.Dataset):
     def read_weight(self, block: blocks.Block) -> FloatArray | None:
         return None if self.weight is None else self.read(block).sample_weight
 
-    def read_groups(self, block: blocks.Block) -> NDArray[Any] | None:
+    def read_groups(self, block: blocks.Block) -> AnyArray | None:
         return self.read(block).groups if self.cuts else None
 
     def read_targets(self) -> FloatArray | None:
@@ -357,7 +357,7 @@ class GridDataset(blocks.Dataset):
         found = {variable: read_aligned(variable, self.grid, region) for variable in self.variables}
         here = _present(found.values(), shape)
 
-        def rows_of(values: NDArray[Any], dtype: Any = np.float64) -> NDArray[Any]:
+        def rows_of(values: AnyArray, dtype: Any = np.float64) -> AnyArray:
             return np.broadcast_to(values, shape)[here].astype(dtype, copy=False)
 
         cells = np.flatnonzero(here.ravel())
@@ -380,7 +380,7 @@ class GridDataset(blocks.Dataset):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_kept", "edges")}
 
-    def _groups(self, region: Slices) -> NDArray[Any] | None:
+    def _groups(self, region: Slices) -> AnyArray | None:
         """Return the groups of all cells of a region, to be broadcast; None without groups."""
         groups: Any = 0
         for variable, cut in self.cuts:
@@ -389,7 +389,7 @@ class GridDataset(blocks.Dataset):
         return np.asarray(groups) if self.cuts else None
 
 
-def read_aligned(variable: Variable, grid: Grid, region: Slices) -> NDArray[Any]:
+def read_aligned(variable: Variable, grid: Grid, region: Slices) -> AnyArray:
     """Read a region of a variable, with all dimensions of the grid: of length 1 if it lacks one."""
     values = variable.read(tuple(region[grid.dims.index(dim)] for dim in variable.dims))
     order = sorted(range(len(variable.dims)), key=lambda axis: grid.dims.index(variable.dims[axis]))
@@ -397,12 +397,12 @@ def read_aligned(variable: Variable, grid: Grid, region: Slices) -> NDArray[Any]
     return values.transpose(order).reshape([lengths.get(dim, 1) for dim in grid.dims])
 
 
-def read_whole(variable: Variable) -> NDArray[Any]:
+def read_whole(variable: Variable) -> AnyArray:
     """Return all values of a variable."""
     return variable.read(tuple(slice(0, n) for n in variable.shape))
 
 
-def _present(parts: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+def _present(parts: Any, shape: tuple[int, ...]) -> BoolArray:
     """Return which cells no variable misses."""
     floats = [~np.isnan(part) for part in parts if part.dtype.kind == "f"]
     return np.broadcast_to(reduce(operator.and_, floats, np.ones((1,) * len(shape), bool)), shape)
@@ -506,18 +506,18 @@ class GridColumn:
     def in_memory(self) -> bool:
         return not self.dataset.can_travel()
 
-    def read(self, block: blocks.Block) -> NDArray[Any]:
+    def read(self, block: blocks.Block) -> AnyArray:
         values = getattr(self.dataset.read(block), self.part)
         return self._whole(values, np.arange(block.start, block.stop))
 
-    def take(self, indices: IndexArray) -> NDArray[Any]:
+    def take(self, indices: IndexArray) -> AnyArray:
         _, y, _, groups = self.dataset.gather(indices)
         return self._whole(groups if self.part == "groups" else y, indices)
 
     def fingerprint(self) -> str:
         return self.dataset.fingerprint()
 
-    def _whole(self, values: NDArray[Any], rows: IndexArray) -> NDArray[Any]:
+    def _whole(self, values: AnyArray, rows: IndexArray) -> AnyArray:
         if self.part == "groups":
             return values
         assert self.dataset.target_names is not None
@@ -550,7 +550,7 @@ def reference_of(attributes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 # -- missing cells ---------------------------------------------------------------------------------
 
 
-def marks_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], *more: Any) -> NDArray[Any]:
+def marks_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], *more: Any) -> AnyArray:
     """Return the values of a dtype that mean a missing cell, by a variable's attributes; NaN in any case.
 
     `more`: further values. Of all values only those count that the dtype has.

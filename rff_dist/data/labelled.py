@@ -11,12 +11,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.data import blocks, columns, memory
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.numerics import exact_sums
-from rff_dist.typing import FloatArray, IntArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
 
 
 def _of_source(name: str) -> Any:
@@ -71,7 +70,7 @@ class ExtendedDataset(blocks.Dataset):
 # -- groups ----------------------------------------------------------------------------------------
 
 
-def _read_groups(groups: columns.Column, block: blocks.Block) -> NDArray[Any]:
+def _read_groups(groups: columns.Column, block: blocks.Block) -> AnyArray:
     values = groups.read(block)
     return values.astype(np.int64) if values.dtype.kind == "f" else values  # 3.0 is group 3
 
@@ -106,7 +105,7 @@ class GroupedDataset(ExtendedDataset):
     def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
         return partial(_with_groups, self.groups)
 
-    def read_groups(self, block: blocks.Block) -> NDArray[Any]:
+    def read_groups(self, block: blocks.Block) -> AnyArray:
         return _read_groups(self.groups, block)
 
     def without_targets(self) -> GroupedDataset:
@@ -123,7 +122,7 @@ class GroupedDataset(ExtendedDataset):
 @dataclass(frozen=True, eq=False)
 class _WithLabels:
     labels: columns.Column
-    classes: NDArray[Any]
+    classes: AnyArray
     class_weight: FloatArray | None
 
     def __call__(self, rows: blocks.Rows) -> blocks.Rows:
@@ -163,7 +162,7 @@ class LabelledDataset(ExtendedDataset):
 
     source: blocks.Dataset
     labels: columns.Column
-    classes: NDArray[Any]
+    classes: AnyArray
     class_weight: FloatArray | None = None
 
     target_names = None  # the columns of y are classes, not columns of the data
@@ -205,7 +204,7 @@ class LabelledDataset(ExtendedDataset):
     def without_targets(self) -> blocks.Dataset:
         return self.source.without_targets()
 
-    def take(self, indices: NDArray[np.intp], /) -> memory.Sample:
+    def take(self, indices: IndexArray, /) -> memory.Sample:
         X, _, weight = self.source.take(indices)
         codes = encode(self.labels.take(indices), self.classes, np.asarray(indices))
         weight = self.addition.weighted(codes, weight)
@@ -219,7 +218,7 @@ class LabelledDataset(ExtendedDataset):
         return digest.hexdigest()
 
 
-def encode(labels: NDArray[Any], classes: NDArray[Any], rows: NDArray[Any]) -> IntArray:
+def encode(labels: AnyArray, classes: AnyArray, rows: AnyArray) -> IntArray:
     """Return labels as positions in `classes`: `sklearn.preprocessing.LabelEncoder.transform`.
 
     `labels`: array of shape (n,). As `Column.read` returns them.
@@ -271,7 +270,7 @@ class LabelCounts:
     `whole`: whether the rows have weights, all of them whole numbers, which may repeat rows.
     """
 
-    labels: NDArray[Any]
+    labels: AnyArray
     n_samples: IntArray
     weight: exact_sums.ExactSum
     whole: bool = False
@@ -282,11 +281,11 @@ class LabelCounts:
         weight, whole = left.weight + right.weight, self.whole and other.whole
         return LabelCounts(labels, left.n_samples + right.n_samples, weight, whole)
 
-    def among(self, classes: NDArray[Any]) -> LabelCounts:
+    def among(self, classes: AnyArray) -> LabelCounts:
         """Return the counts of given classes, sorted, of which some may have no rows yet."""
         return self._placed(classes, encode(self.labels, classes, np.arange(len(self.labels))))
 
-    def _placed(self, labels: NDArray[Any], places: NDArray[np.intp] | IntArray) -> LabelCounts:
+    def _placed(self, labels: AnyArray, places: IndexArray | IntArray) -> LabelCounts:
         """Return these counts at their places among more labels, whose counts are 0."""
         n_samples = np.zeros(len(labels), np.int64)
         n_samples[places] = self.n_samples
@@ -296,12 +295,12 @@ class LabelCounts:
         return LabelCounts(labels, n_samples, exact_sums.ExactSum(self.weight.lowest, digits), self.whole)
 
     @property
-    def classes(self) -> NDArray[Any]:
+    def classes(self) -> AnyArray:
         """The labels as scikit-learn takes them: text of variable width as Python objects."""
         return self.labels.astype(object) if self.labels.dtype.kind == "T" else self.labels
 
 
-def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_row: int = 0) -> LabelCounts:
+def count_block(labels: AnyArray, sample_weight: FloatArray | None, first_row: int = 0) -> LabelCounts:
     """Count the labels of one block.
 
     `labels`: array of shape (n_samples,).
@@ -374,6 +373,6 @@ def class_weights(class_weight: str | Mapping[Any, float] | None, counts: LabelC
     return weights
 
 
-def _listed(classes: NDArray[Any]) -> str:
+def _listed(classes: AnyArray) -> str:
     shown = ", ".join(repr(label) for label in classes[:10].tolist())
     return f"{shown}, …" if len(classes) > 10 else shown

@@ -2,21 +2,19 @@
 
 from __future__ import annotations  # an evaluated annotation would load numpy.random
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.data import blocks, folding
 from rff_dist.errors import DataError, NotFiniteError
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
 
 HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the median heuristic
 LEAST_SEARCHED = 2**16  # rows among which rows with weight are looked for, however few are wanted
 SAMPLED_CHUNKS = 256  # chunks that a larger sample is read from, if single rows would touch more
 
 
-def sample_inputs(dataset: blocks.Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) -> NDArray[Any]:
+def sample_inputs(dataset: blocks.Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) -> AnyArray:
     """Return the X of `sample_rows`."""
     return sample_rows(dataset, seed, n_rows=n_rows)[0]
 
@@ -54,9 +52,9 @@ def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Ta
     return sample, y, weights
 
 
-def _first_with_weight(dataset: blocks.Dataset, n_rows: int) -> NDArray[np.intp]:
+def _first_with_weight(dataset: blocks.Dataset, n_rows: int) -> IndexArray:
     """Return the numbers of the first rows with weight; raise DataError if there is none."""
-    found: list[NDArray[np.intp]] = []
+    found: list[IndexArray] = []
     for block in blocks.cut_blocks(dataset.n_samples, dataset.chunk_rows, rows_per_block=LEAST_SEARCHED):
         weights = dataset.read_weight(block)
         assert weights is not None  # else every row has weight
@@ -69,7 +67,7 @@ def _first_with_weight(dataset: blocks.Dataset, n_rows: int) -> NDArray[np.intp]
     return rows
 
 
-def _check_sampled(indices: NDArray[Any], X: NDArray[Any], y: FloatArray | None) -> None:
+def _check_sampled(indices: AnyArray, X: AnyArray, y: FloatArray | None) -> None:
     for name, values in (("X", X), ("y", y)):
         finite = np.ones(1) if values is None else np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
@@ -79,7 +77,7 @@ def _check_sampled(indices: NDArray[Any], X: NDArray[Any], y: FloatArray | None)
             )
 
 
-def sample_indices(dataset: blocks.Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:
+def sample_indices(dataset: blocks.Dataset, rng: np.random.Generator, n_rows: int) -> IndexArray:
     """Return distinct row numbers, ascending. For many rows of many chunks, some chunks are drawn first."""
     n_chunks = -(-dataset.n_samples // dataset.chunk_rows)
     # chunks with at least twice as many rows as are drawn, so that no chunk enters the sample whole
@@ -105,12 +103,12 @@ class FoldSample:
 
     folds: folding.Folds
     fold_of_row: NDArray[np.int64]
-    X: NDArray[Any]
+    X: AnyArray
     y: FloatArray
     weights: FloatArray | None
     indices: NDArray[np.int64]
 
-    def held_in(self, n_rows: int) -> tuple[NDArray[Any], FloatArray, FloatArray | None]:
+    def held_in(self, n_rows: int) -> tuple[AnyArray, FloatArray, FloatArray | None]:
         """Return X, y and weights of up to `n_rows` rows that are held in, or raise DataError without any."""
         assert isinstance(self.folds, folding.HeldInFolds)
         rows = np.flatnonzero(self.folds.is_held_in(self.fold_of_row))

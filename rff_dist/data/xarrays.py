@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rff_dist.data import blocks, grids, labelled
 from rff_dist.errors import DataError
+from rff_dist.typing import AnyArray
 
 _log = logging.getLogger(__name__)
 _INPUTS = ("band", "variable")  # dimensions that rioxarray, and `to_dataarray`, make of inputs
@@ -24,9 +25,9 @@ class XarrayVariable(grids.Variable):
     """
 
     array: Any
-    marks: NDArray[Any]
+    marks: AnyArray
 
-    def read(self, region: grids.Slices) -> NDArray[Any]:
+    def read(self, region: grids.Slices) -> AnyArray:
         values = values_of(self.array, region)
         if not self.marks.size:
             return values
@@ -133,7 +134,7 @@ def group_by(dataset: grids.GridDataset, groups: Any) -> labelled.GroupedDataset
     return dataset.cut((variable, np.unique(grids.read_whole(variable))[1:]))
 
 
-def values_of(array: Any, region: grids.Slices) -> NDArray[Any]:
+def values_of(array: Any, region: grids.Slices) -> AnyArray:
     """Return the values of a region of a DataArray or Variable; those of a time as days since 1970."""
     values = np.asarray(array[region].values)
     if values.dtype.kind != "M":
@@ -196,7 +197,7 @@ def _check_coordinates(X: Any, other: Any, name: str) -> None:
             )
 
 
-def to_xarray(dataset: grids.GridDataset, values: NDArray[Any], X: Any, name: str) -> Any:
+def to_xarray(dataset: grids.GridDataset, values: AnyArray, X: Any, name: str) -> Any:
     """Return a value of each row as a DataArray on the grid of X, NaN where there is no row."""
     import xarray
 

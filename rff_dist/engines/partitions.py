@@ -9,11 +9,10 @@ from typing import Any
 
 import distributed
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError
-from rff_dist.typing import frozen
+from rff_dist.typing import AnyArray, frozen
 
 
 @frozen
@@ -29,7 +28,7 @@ class Partitions:
 
     def read(self, block: Block) -> Rows:
         """Return the rows of a block; DataError if a partition has other rows than its chunk sizes say."""
-        pieces: list[list[NDArray[Any]]] = [[], [], []]
+        pieces: list[list[AnyArray]] = [[], [], []]
         for (first, stop), parts in zip(pairwise(self.edges), batched(self.arrays, 3), strict=True):
             if len(parts[0]) != stop - first:
                 raise DataError(
@@ -47,7 +46,7 @@ class Partitions:
         return Rows(block, X, y, weight)
 
 
-def _joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
+def _joined(pieces: list[AnyArray]) -> AnyArray:
     # Frames have contiguous columns, which BLAS would sum in another order, with other bits.
     return np.ascontiguousarray(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
 

@@ -33,7 +33,7 @@ from rff_dist.kernels.names import kernel_text, shortened_text
 from rff_dist.ridge import describe, effects, models
 from rff_dist.statistics import inspection, passes, ridge_statistics
 from rff_dist.text import number, some
-from rff_dist.typing import FloatArray, PathLike
+from rff_dist.typing import AnyArray, FloatArray, PathLike
 
 #: Where the manual is, for links in notebooks: the address of the site that `make manual` builds.
 MANUAL_VARIABLE = "RFF_DIST_MANUAL"
@@ -144,7 +144,7 @@ class RowsEstimator(BaseEstimator, ABC):
     def _map(
         self,
         X: Any,
-        compute: Callable[[Rows, Any], NDArray[Any]],
+        compute: Callable[[Rows, Any], AnyArray],
         state: Any,
         *,
         label: str,
@@ -171,7 +171,7 @@ class RowsEstimator(BaseEstimator, ABC):
         return tags
 
 
-def _compute_chunk[S](compute: Callable[[Rows, S], NDArray[Any]], state: S, X: NDArray[Any]) -> NDArray[Any]:
+def _compute_chunk[S](compute: Callable[[Rows, S], AnyArray], state: S, X: AnyArray) -> AnyArray:
     return compute(Rows(Block(0, 0, len(X)), X), state)
 
 
@@ -445,7 +445,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         )
 
     def _of_scores(
-        self, X: Any, finish: Callable[[FloatArray], NDArray[Any]], *, width: int | None, dtype: Any
+        self, X: Any, finish: Callable[[FloatArray], AnyArray], *, width: int | None, dtype: Any
     ) -> Any:
         """Apply `finish` to the model's linear predictions, which have shape (n_rows, n_targets)."""
         compute = partial(_finished_scores, finish)
@@ -453,8 +453,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
 
 def _finished_scores(
-    finish: Callable[[FloatArray], NDArray[Any]], rows: Rows, model: predicting.LinearModel
-) -> NDArray[Any]:
+    finish: Callable[[FloatArray], AnyArray], rows: Rows, model: predicting.LinearModel
+) -> AnyArray:
     return finish(predicting.predict_rows(rows, model))
 
 

@@ -28,7 +28,7 @@ from rff_dist.ridge import models
 from rff_dist.ridge.fit import refit
 from rff_dist.statistics import ridge_statistics
 from rff_dist.storage.columns import as_column
-from rff_dist.typing import FloatArray
+from rff_dist.typing import AnyArray, FloatArray
 
 
 def _has_probabilities(estimator: RFFClassifier) -> bool:
@@ -45,7 +45,7 @@ def _sums_add_up(estimator: RFFClassifier) -> bool:
     return True
 
 
-def _sorted(classes: Any) -> NDArray[Any]:
+def _sorted(classes: Any) -> AnyArray:
     """Return labels sorted, each once, as a fit to rows with these labels has them."""
     # by the counting that a fit does, so that both have the same dtype and order
     column = as_column(np.asarray(classes), name="classes")
@@ -146,7 +146,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     tol: float = classification.LossOptions.tol
     max_iter: int = classification.LossOptions.max_iter
     sample_weight_kind: str = "auto"
-    classes_: NDArray[Any] = field(init=False)
+    classes_: AnyArray = field(init=False)
     #: Rows for the calibration of probabilities; None if `partial_fit` did not begin with the first rows.
     _rows: classification.CalibrationRows | None = field(init=False)
 
@@ -184,7 +184,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         return self
 
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, groups: Any, *, classes: NDArray[Any] | None
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, *, classes: AnyArray | None
     ) -> labelled.LabelledDataset:
         """Fit from scratch, and return the rows; `classes` if some of them may have no rows yet."""
         clock, automatic = Clock(), self.sample_weight_kind == "auto"
@@ -415,9 +415,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             )
 
 
-def _labels(
-    classes: NDArray[Any], calibration: ScoreCalibration | None, scores: NDArray[np.float64]
-) -> NDArray[Any]:
+def _labels(classes: AnyArray, calibration: ScoreCalibration | None, scores: NDArray[np.float64]) -> AnyArray:
     return np.asarray(classes[class_prediction.decide(scores, calibration)])
 
 

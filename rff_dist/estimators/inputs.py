@@ -27,6 +27,7 @@ from rff_dist.recipes import model_rows, recipes
 from rff_dist.ridge.choices import needs_folds
 from rff_dist.storage import datasets
 from rff_dist.storage.columns import StoredColumn, as_column, fold_by_time, open_column
+from rff_dist.typing import AnyArray
 
 # Of the dtypes, float32 stays as it is and all others become the first. Frames have contiguous columns, which
 # BLAS would sum in another order, with other bits.
@@ -344,9 +345,7 @@ def on_grid(X: Any, dataset: Dataset, values: Any, name: str) -> Any:
     return xarrays.to_xarray(dataset, values, X, name)
 
 
-def map_rows(
-    rows: Any, function: Callable[[NDArray[Any]], NDArray[Any]], *, width: int | None, dtype: Any
-) -> Any:
+def map_rows(rows: Any, function: Callable[[AnyArray], AnyArray], *, width: int | None, dtype: Any) -> Any:
     """Apply a function of rows to a Dask array, lazily.
 
     `rows`: of shape (n_samples, n_features), in chunks of whole rows.

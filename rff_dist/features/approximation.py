@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rff_dist.checks import as_array, check_count, check_name, check_positive, check_share
 from rff_dist.data import blocks, memory
@@ -16,7 +16,7 @@ from rff_dist.errors import DataError
 from rff_dist.features import draw, maps
 from rff_dist.frequencies import uniforms
 from rff_dist.kernels import base, names
-from rff_dist.typing import frozen
+from rff_dist.typing import AnyArray, frozen
 
 MEASURES = ("mean", "max", "operator_norm", "relative_operator_norm")
 
@@ -142,7 +142,7 @@ def approximation_error(
     )
 
 
-def _samples(X: ArrayLike | blocks.Dataset, n_samples: int, n_repeats: int, seed: int) -> NDArray[Any]:
+def _samples(X: ArrayLike | blocks.Dataset, n_samples: int, n_repeats: int, seed: int) -> AnyArray:
     """Return disjoint samples of rows, of shape (n_repeats, n_samples, n_features)."""
     dataset = X if isinstance(X, blocks.Dataset) else memory.ArrayDataset(as_array(X, "X"))
     rows = sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
@@ -155,7 +155,7 @@ def _samples(X: ArrayLike | blocks.Dataset, n_samples: int, n_repeats: int, seed
     return rows[order[: size * n_repeats]].reshape(n_repeats, size, -1)
 
 
-def _measure(kernel: base.Kernel, feature_map: maps.FeatureMap, rows: NDArray[Any]) -> list[float]:
+def _measure(kernel: base.Kernel, feature_map: maps.FeatureMap, rows: AnyArray) -> list[float]:
     """Return mean, max, operator norm, relative operator norm and ‖K‖ of one sample."""
     gram, Z = kernel(feature_map.prepare(rows)), feature_map.transform(rows)
     # K is positive semi-definite, so its largest eigenvalue alone is its norm

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike
 
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
-from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
+from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,7 +74,7 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
 
     def record(self) -> maps.Record:
         facts: list[dict[str, Any]] = []
-        arrays: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, AnyArray] = {}
         for i, part in enumerate(self.parts):
             part_facts, part_arrays = part.record()
             facts.append({"kind": part.kind, **part_facts})
@@ -151,7 +151,7 @@ class PrincipalFeatureMap(maps.FeatureMap):
             return scores
         return np.asarray(scores[:-1] / np.maximum(scores[-1], self.floor) - self.offset[:, np.newaxis])
 
-    def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> AnyArray:
         with machine.single_threaded_blas():  # one BLAS thread, as in a pass: the same bits
             return super().transform(X, dtype=dtype)
 

@@ -18,9 +18,9 @@ from rff_dist.features import maps
 from rff_dist.frequencies import uniforms
 from rff_dist.numerics import exact_sums
 from rff_dist.products import protocol
-from rff_dist.typing import Float32Array, FloatArray
+from rff_dist.typing import AnyArray, Float32Array, FloatArray
 
-type Angles = Iterator[tuple[slice, slice, NDArray[Any]]]  # of which frequencies and rows
+type Angles = Iterator[tuple[slice, slice, AnyArray]]  # of which frequencies and rows
 
 _WHOLE_ROWS = 128  # rows whose angles stay in a core's own cache
 
@@ -90,7 +90,7 @@ class CosineFeatureMap(maps.FeatureMap):
         return protocol.FIXED_POINT_ONE / 2.0**protocol.FIXED_POINT_BITS if self.fixed_point else 1.0
 
     @abstractmethod
-    def frequency_arrays(self) -> dict[str, NDArray[Any]]:
+    def frequency_arrays(self) -> dict[str, AnyArray]:
         """Return the arrays that store the frequencies, by name."""
 
     def record(self) -> maps.Record:
@@ -163,7 +163,7 @@ class CosineFeatureMap(maps.FeatureMap):
                 to_fixed_point(np.cos(part, out=part), lines[i : i + strip])
 
 
-def to_fixed_point(values: Float32Array, out: NDArray[Any]) -> None:
+def to_fixed_point(values: Float32Array, out: AnyArray) -> None:
     """Round cosines or sines to multiples m/16,256, and write m · 2**-14 to `out`.
 
     `values`: float32 array, overwritten.

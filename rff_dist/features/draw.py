@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.checks import check_count, check_name
 from rff_dist.data import blocks, folding, samples
@@ -18,7 +16,7 @@ from rff_dist.features.feature_options import PRECISIONS, KernelFeatures, check_
 from rff_dist.frequencies import designs, uniforms
 from rff_dist.kernels import base, names, stationary
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, frozen
 
 type _Weighted[T] = list[tuple[float, T]]  # terms of a sum, with their weights
 
@@ -326,7 +324,7 @@ class Inputs:
     ranges: tuple[FloatArray, FloatArray] | None = None
     frequency_weights: bool = False
 
-    def prepare(self, X: NDArray[Any]) -> NDArray[Any]:
+    def prepare(self, X: AnyArray) -> AnyArray:
         """Return rows standardised. Overflows are left to the passes, whose errors give the rows' numbers."""
         with np.errstate(over="ignore"):
             return X if self.standardizer is None else self.standardizer(X)
@@ -392,7 +390,7 @@ def tune_maps(
 
 def _tuning_rows(
     inputs: Inputs, search: length_scales.EvidenceSearch, folds: folding.HeldInFolds | None
-) -> tuple[NDArray[Any], FloatArray, FloatArray | None]:
+) -> tuple[AnyArray, FloatArray, FloatArray | None]:
     """Return inputs, targets and weights in the likelihood of the rows that tune; see `tune`."""
     dataset = inputs.dataset
     if dataset.n_targets < 1:

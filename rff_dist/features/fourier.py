@@ -5,17 +5,17 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike
 
 from rff_dist.checks import as_array
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import cosines, maps
 from rff_dist.kernels import base
 from rff_dist.numerics import exact_sums
-from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
+from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray
 
 LARGEST_ANGLE = 2.0**19  # radians; float32 rounds it by 0.03
 
@@ -65,7 +65,7 @@ class FourierFeatureMap(cosines.CosineFeatureMap):
         label = f"{self.map} {self.frequencies.shape}{' fixed point' if self.fixed_point else ''}"
         return maps.arrays_digest(label, [self.frequencies, self.phases], self.standardizer)
 
-    def frequency_arrays(self) -> dict[str, NDArray[Any]]:
+    def frequency_arrays(self) -> dict[str, AnyArray]:
         return {"frequencies": self.frequencies}
 
     @classmethod
@@ -147,7 +147,7 @@ class ComplexFeatureMap(maps.FeatureMap):
             "cosines and sines are its real and imaginary parts"
         )
 
-    def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.complex128) -> NDArray[Any]:
+    def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.complex128) -> AnyArray:
         inputs = self.prepare(as_array(X, "X"))
         maps.check_inputs(inputs)
         angles = inputs.astype(np.float64) @ self.frequencies.astype(np.float64)

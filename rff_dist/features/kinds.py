@@ -4,13 +4,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from numpy.typing import NDArray
-
 from rff_dist.errors import IntegrityError, InvalidParameterError, RFFDistError
 from rff_dist.features import composed, draw, explicit, fourier, maps, nystrom
 from rff_dist.kernels import names, stationary
 from rff_dist.kernels.base import Kernel, LengthScale
-from rff_dist.typing import Arrays, Facts
+from rff_dist.typing import AnyArray, Arrays, Facts
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +40,7 @@ def read_map(facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | Non
     return _KINDS[kind].from_record(inner, arrays, standardizer)
 
 
-def with_prefix(arrays: Arrays, prefix: str) -> dict[str, NDArray[Any]]:
+def with_prefix(arrays: Arrays, prefix: str) -> dict[str, AnyArray]:
     """Return the arrays whose names begin with `prefix`, named by what follows it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from rff_dist.checks import check_count
 from rff_dist.data import blocks, samples
@@ -21,9 +20,8 @@ from rff_dist.frequencies import uniforms
 from rff_dist.kernels import base, stationary
 from rff_dist.numerics import lapack, machine
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import BoolArray, FloatArray, frozen
 
-type Mask = NDArray[np.bool_]
 type _Function = Callable[[FloatArray], tuple[float, FloatArray]]
 
 logger = logging.getLogger(__name__)
@@ -557,7 +555,7 @@ def maximize_evidence(
     return tuned
 
 
-def _scaled_targets(y: FloatArray, weights: FloatArray | None) -> tuple[FloatArray, FloatArray, Mask]:
+def _scaled_targets(y: FloatArray, weights: FloatArray | None) -> tuple[FloatArray, FloatArray, BoolArray]:
     """Return the targets that vary, centred and divided by their largest entry; these; and which vary."""
     centred = y - np.average(y, axis=0, weights=weights)
     varying = np.ptp(y if weights is None else y[weights > 0], axis=0) > 0  # means of constants are rounded

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike
 
 from rff_dist.checks import as_array
 from rff_dist.data import blocks
@@ -15,9 +15,9 @@ from rff_dist.frequencies import designs
 from rff_dist.kernels import base
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.text import short_repr
-from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray, frozen
+from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray, frozen
 
-type Record = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+type Record = tuple[dict[str, Any], dict[str, AnyArray]]
 
 LARGEST_FEATURE = 1e150  # whose square float64 holds
 TRANSFORM_ROWS = 4096  # that `transform` fills at once
@@ -54,7 +54,7 @@ class Standardizer:
 
     __repr__ = short_repr
 
-    def __call__(self, X: NDArray[Any]) -> FloatArray:
+    def __call__(self, X: AnyArray) -> FloatArray:
         """Return the standardised rows in float64; values that are not finite stay so."""
         inputs = np.asarray(X, np.float64)  # at 1.7e9, a timestamp of today, float32 has steps of two minutes
         standardized = (inputs - self.mean) / self.scale
@@ -75,9 +75,9 @@ class Standardizer:
     def mapped_columns(self) -> tuple[int, ...]:
         return tuple(part.column for part in self.maps)
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         """Return all of it as arrays by name, for `from_arrays`."""
-        arrays: dict[str, NDArray[Any]] = {"input_mean": self.mean, "input_scale": self.scale}
+        arrays: dict[str, AnyArray] = {"input_mean": self.mean, "input_scale": self.scale}
         if self.maps:
             arrays["input_map_columns"] = np.array(self.mapped_columns, np.int64)
             arrays["input_map_slopes"] = np.array([part.slope for part in self.maps])
@@ -224,7 +224,7 @@ class FeatureMap(ABC):
         D = self.n_components
         return [(start, min(start + STRIPE, D)) for start in range(0, D, STRIPE)]
 
-    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], scales: FloatArray | None = None) -> None:
+    def fill_lines(self, inputs: Float32Array, out: AnyArray, scales: FloatArray | None = None) -> None:
         """Write all components, rows first.
 
         Parameters
@@ -246,7 +246,7 @@ class FeatureMap(ABC):
             for i in range(0, len(inputs), 64):  # a transpose that stays in the cache: half the time
                 out[i : i + 64, start:stop] = stripe[:, i : i + 64].T
 
-    def prepare(self, X: NDArray[Any]) -> Float32Array:
+    def prepare(self, X: AnyArray) -> Float32Array:
         """Return standardised float32 inputs of shape (n_samples, n_features).
 
         Raises
@@ -277,7 +277,7 @@ class FeatureMap(ABC):
         """Return coefficients of the unnormalised features from those of Z, shape (D, n_targets)."""
         return np.asarray(exact_sums.expand(self.scales)[:, np.newaxis] * coefficients)
 
-    def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> AnyArray:
         """Return Z, O(n_samples * n_components * n_features).
 
         Parameters
@@ -330,7 +330,7 @@ def overflow() -> DataError:
     return DataError("features of some rows are not finite: their inputs overflow; standardise them")
 
 
-def arrays_digest(label: str, arrays: list[NDArray[Any] | None], standardizer: Standardizer | None) -> str:
+def arrays_digest(label: str, arrays: list[AnyArray | None], standardizer: Standardizer | None) -> str:
     """Return the SHA-256 of a label, arrays and a standardizer."""
     hasher = hashlib.sha256(label.encode())
     if standardizer is not None:

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.data import blocks
 from rff_dist.errors import DataError
 from rff_dist.fitting import predicting
 from rff_dist.numerics import exact_sums
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, frozen
 
 #: Groups whose errors are kept; more of them are ids rather than groups.
 MOST_GROUPS = 50
@@ -33,7 +32,7 @@ class ByGroup[T]:
         return exact_sums.add_fields(self, other, groups=merged)
 
 
-def by_group[T](sums: Callable[[Any], T], groups: NDArray[Any] | None, weights: FloatArray) -> ByGroup[T]:
+def by_group[T](sums: Callable[[Any], T], groups: AnyArray | None, weights: FloatArray) -> ByGroup[T]:
     """Return the sums of a block's rows and of each group that has weight.
 
     `sums`: makes them of the rows at an index of NumPy.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 from annotated_types import Ge, Le, Len
-from numpy.typing import NDArray
 
 from rff_dist import fields
 from rff_dist.checks import check_name, check_positive
@@ -16,14 +15,14 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.features import feature_options
 from rff_dist.features.feature_options import FeatureKind, FeatureOptions, Scale
 from rff_dist.fields import Count, Counts, NonNegative, Positive, Positives
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, frozen
 
 if TYPE_CHECKING:
     from rff_dist.data import folding
     from rff_dist.kernels import base
     from rff_dist.selection.grids import PerTarget
 
-type Alpha = float | str | Sequence[float] | NDArray[Any]
+type Alpha = float | str | Sequence[float] | AnyArray
 type Components = int | str | Sequence[int]
 type KernelName = str | base.Kernel
 type AlphaPerTarget = PerTarget

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from rff_dist.data.blocks import BlockTask, Dataset, RowParts, Rows
 from rff_dist.data.grids import GridDataset
@@ -20,7 +20,7 @@ from rff_dist.numerics import machine
 from rff_dist.statistics import inspection, specs
 from rff_dist.storage import columns, grids, outputs
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, frozen
 
 
 @frozen(eq=False)
@@ -98,7 +98,7 @@ def layout_of(dataset: Dataset, **arrays: Any) -> outputs.Layout:
 
 def write_output[S](
     dataset: Dataset,
-    compute: Callable[[Rows, S], NDArray[Any]],
+    compute: Callable[[Rows, S], AnyArray],
     state: S,
     layout: outputs.Layout,
     url: str | os.PathLike[str],
@@ -152,8 +152,8 @@ def write_output[S](
 
 
 def _with_cells[S](
-    rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[Any]], layout: outputs.Layout
-) -> NDArray[Any]:
+    rows: Rows, state: S, *, compute: Callable[[Rows, S], AnyArray], layout: outputs.Layout
+) -> AnyArray:
     """Return the results of a piece's rows, with the cell of each."""
     values = np.empty(rows.block.n_samples, grids.fields_of(layout))
     values["cell"] = rows.cells
@@ -163,18 +163,18 @@ def _with_cells[S](
 
 
 def rows_in_memory[S](
-    dataset: Dataset, compute: Callable[[Rows, S], NDArray[Any]], state: S, *, engine: Engine, label: str
-) -> NDArray[Any]:
+    dataset: Dataset, compute: Callable[[Rows, S], AnyArray], state: S, *, engine: Engine, label: str
+) -> AnyArray:
     """Apply a function to each block's rows, and return the results as one array; see `write_output`."""
     part_of = partial(_part_of, compute=compute)
     return inspection.sum_rows(dataset, part_of, state, engine=engine, label=label).joined()
 
 
-def _part_of[S](rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[Any]]) -> RowParts:
+def _part_of[S](rows: Rows, state: S, *, compute: Callable[[Rows, S], AnyArray]) -> RowParts:
     return RowParts.of(rows.block, compute(rows, state))
 
 
-def transform_in_memory(dataset: Dataset, feature_map: maps.FeatureMap, *, dtype: DTypeLike) -> NDArray[Any]:
+def transform_in_memory(dataset: Dataset, feature_map: maps.FeatureMap, *, dtype: DTypeLike) -> AnyArray:
     """Return Z of shape (n_samples, n_components) as one array."""
     Z = np.empty((dataset.n_samples, feature_map.n_components), dtype)
     for block in inspection.blocks_of(dataset):

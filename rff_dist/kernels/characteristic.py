@@ -17,12 +17,11 @@ from typing import Any, Self
 import numpy as np
 import scipy
 from numpy.polynomial import legendre
-from numpy.typing import NDArray
 
 from rff_dist.checks import is_number
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import designs
-from rff_dist.typing import ComplexArray, FloatArray
+from rff_dist.typing import AnyArray, ComplexArray, FloatArray
 
 _DEGREE = 15
 _NODES, _NODE_WEIGHTS = legendre.leggauss(_DEGREE + 1)
@@ -248,9 +247,9 @@ class Panels:
     `series`: array of shape (degree + 1, n_panels). Coefficients.
     """
 
-    left: NDArray[Any]
-    right: NDArray[Any]
-    series: NDArray[Any]
+    left: AnyArray
+    right: AnyArray
+    series: AnyArray
 
     @property
     def centre(self) -> FloatArray:
@@ -269,11 +268,11 @@ def panel_nodes(panels: Panels) -> tuple[FloatArray, FloatArray]:
 
 
 def fit_panels(
-    function: Callable[[FloatArray], NDArray[Any]], edges: FloatArray, tolerance: float
+    function: Callable[[FloatArray], AnyArray], edges: FloatArray, tolerance: float
 ) -> Panels | None:
     """Fit a function, halving panels until their last coefficients are small; None if it takes too many."""
     left, right = edges[:-1], edges[1:]
-    done: list[tuple[FloatArray, FloatArray, NDArray[Any]]] = []
+    done: list[tuple[FloatArray, FloatArray, AnyArray]] = []
     n_panels = 0
     while len(left):
         # all unfinished panels are evaluated in one call, since SciPy's distributions take long per call

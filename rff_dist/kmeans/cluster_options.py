@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist import fields
 from rff_dist.checks import check_count, check_name, is_number
@@ -14,8 +13,9 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.features import feature_options
 from rff_dist.features.feature_options import FeatureOptions
 from rff_dist.fields import Count, Counts, NonNegative
+from rff_dist.typing import AnyArray
 
-type Init = str | NDArray[Any]
+type Init = str | AnyArray
 type Numbers = int | Sequence[int]
 
 INITS = ("k-means||", "k-means++")

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.data import samples
 from rff_dist.data.blocks import Block, Dataset, Rows
@@ -39,7 +38,7 @@ from rff_dist.pca.fit import fit_components
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import human_bytes
-from rff_dist.typing import AnyIntArray, FloatArray, frozen
+from rff_dist.typing import AnyIntArray, BoolArray, FloatArray, IndexArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +165,7 @@ def iterate(job: ClusteringJob, starts: Starts, lloyd: LloydOptions) -> Iterator
     def best(number: int) -> int:
         return min(np.flatnonzero(counts == number).tolist(), key=lambda start: paths[start][-1])
 
-    def step(some: NDArray[np.intp], *, refill: bool) -> FloatArray:
+    def step(some: IndexArray, *, refill: bool) -> FloatArray:
         state = job.centres(centres[some], counts=tuple(counts[some].tolist()))
         sums = job.sums(state)
         weights[some], moved = sums.cluster_weights(job.grid), sums.means(state)
@@ -220,7 +219,7 @@ def finish(passes: Iterator[LloydPass]) -> tuple[Clusters, ...]:
     return last.clusters
 
 
-def _refilled(job: ClusteringJob, centres: FloatArray, empty: NDArray[np.intp]) -> FloatArray:
+def _refilled(job: ClusteringJob, centres: FloatArray, empty: IndexArray) -> FloatArray:
     """Return new places for empty centres, in order: the rows that are farthest from their own centres.
 
     Of rows equally far, the lowest row number is first. Centres for which no such row is left stay.
@@ -348,7 +347,7 @@ def mean_silhouettes(points: FloatArray, labelings: Sequence[AnyIntArray]) -> Fl
     return np.where([member.shape[1] > 1 for member in members], silhouettes.mean(axis=1), np.nan)
 
 
-def _silhouettes(sums: FloatArray, member: NDArray[np.bool_], sizes: FloatArray) -> FloatArray:
+def _silhouettes(sums: FloatArray, member: BoolArray, sizes: FloatArray) -> FloatArray:
     """Return silhouettes of rows, from the sums of their distances to the rows of each cluster."""
     own_size = member @ sizes
     # a row is no neighbour of itself

@@ -20,7 +20,7 @@ from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.recipes import model_rows
 from rff_dist.statistics import inspection
 from rff_dist.storage import outputs
-from rff_dist.typing import FloatArray, IntArray, PathLike, frozen
+from rff_dist.typing import AnyArray, FloatArray, IntArray, PathLike, frozen
 
 
 def label_in_memory(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -> NDArray[np.int32]:
@@ -138,7 +138,7 @@ def stage_labels(
     )
 
 
-def _labelled_rows(rows: Rows, state: lloyd_pass.Centres, *, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _labelled_rows(rows: Rows, state: lloyd_pass.Centres, *, dtype: np.dtype[Any]) -> AnyArray:
     labelled = np.empty(rows.block.n_samples, dtype)
     labelled["labels"] = lloyd_pass.label_rows(rows, state)
     if "distances" in (dtype.names or ()):
@@ -164,7 +164,7 @@ class Contingency:
     `counts`: int64 array of shape (n_labels, n_clusters). Number of rows of each label in each cluster.
     """
 
-    labels: NDArray[Any]
+    labels: AnyArray
     counts: IntArray
 
     def __add__(self, other: Contingency) -> Contingency:
@@ -217,7 +217,7 @@ class Contingency:
         return float(np.clip(shares[filled] @ np.log(ratios) / mean_entropy, 0.0, 1.0))
 
 
-def count_agreement(labels: NDArray[Any], clusters: NDArray[Any], n_clusters: int) -> Contingency:
+def count_agreement(labels: AnyArray, clusters: AnyArray, n_clusters: int) -> Contingency:
     """`sklearn.metrics.cluster.contingency_matrix(labels, clusters)`, also of clusters without rows.
 
     `labels`: array of shape (n_samples,). Known labels, of any type that can be sorted.

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import scipy
@@ -29,7 +29,7 @@ from rff_dist.features import cosines, maps
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.products import protocol
 from rff_dist.statistics import specs
-from rff_dist.typing import EqualByFields, FloatArray, IntArray, frozen
+from rff_dist.typing import AnyArray, BoolArray, EqualByFields, FloatArray, IndexArray, IntArray, frozen
 
 _PANEL_ROWS = 64  # all float64 products have this height, since their rounding depends on their shape
 _SCORED_ROWS = 512  # rows scored at a time, so that their scores stay in the cache
@@ -63,7 +63,7 @@ class Scorer(ABC):
     n_clusters: int
 
     @abstractmethod
-    def labels(self, features: NDArray[Any]) -> NDArray[np.intp]:
+    def labels(self, features: AnyArray) -> IndexArray:
         """Return the index of each row's nearest centre in each start, shape (n_init, n_rows).
 
         Of centres that are equally near, or that differ by rounding only, the first is taken. A row's labels
@@ -74,7 +74,7 @@ class Scorer(ABC):
         """
 
     @abstractmethod
-    def squared_distances(self, features: NDArray[Any], labels: NDArray[np.intp]) -> FloatArray:
+    def squared_distances(self, features: AnyArray, labels: IndexArray) -> FloatArray:
         """Return ‖z − c‖² between each row and its labelled centre of the first start, shape (n_rows,).
 
         It is exactly 0 if the centre is the row. A row's result does not depend on the other rows.
@@ -108,7 +108,7 @@ class WholeScorer(Scorer):
         self._halves[~state.present.ravel()] = np.inf
         self._narrow = self._centres.T.astype(np.float32), self._halves.astype(np.float32)
 
-    def labels(self, features: NDArray[np.int16]) -> NDArray[np.intp]:
+    def labels(self, features: NDArray[np.int16]) -> IndexArray:
         labels = np.empty((self.n_init, len(features)), np.intp)
         for first in range(0, len(features), _SCORED_ROWS):
             part = features[first : first + _SCORED_ROWS]
@@ -128,7 +128,7 @@ class WholeScorer(Scorer):
                     best[close] = (exact - self._halves[here]).argmax(axis=1)
         return labels
 
-    def squared_distances(self, features: NDArray[np.int16], labels: NDArray[np.intp]) -> FloatArray:
+    def squared_distances(self, features: NDArray[np.int16], labels: IndexArray) -> FloatArray:
         off = features - self._centres[labels]
         return np.asarray(self._squared_one * np.einsum("ij,ij->i", off, off))
 
@@ -151,7 +151,7 @@ class FloatScorer(Scorer):
         self._tolerance = 2.0 * math.sqrt(n_components) * float(np.finfo(np.float64).eps) * reach
         self._halves[~state.present.ravel()] = np.inf
 
-    def labels(self, features: FloatArray) -> NDArray[np.intp]:
+    def labels(self, features: FloatArray) -> IndexArray:
         labels = np.empty((self.n_init, len(features)), np.intp)
         for first in range(0, len(features), _SCORED_ROWS):
             affinities = self._affinities(features[first : first + _SCORED_ROWS])
@@ -161,7 +161,7 @@ class FloatScorer(Scorer):
                 labels[start, first : first + len(of_start)] = near.argmax(axis=1)
         return labels
 
-    def squared_distances(self, features: FloatArray, labels: NDArray[np.intp]) -> FloatArray:
+    def squared_distances(self, features: FloatArray, labels: IndexArray) -> FloatArray:
         off = features * self._factors - self._centres[labels]
         return np.asarray(np.einsum("ij,ij->i", off, off))
 
@@ -193,12 +193,12 @@ class FloatScorer(Scorer):
         return affinities
 
 
-def nearest(rows: blocks.Rows, points: Centres) -> tuple[NDArray[np.intp], FloatArray]:
+def nearest(rows: blocks.Rows, points: Centres) -> tuple[IndexArray, FloatArray]:
     """Return the index of the point nearest to each row of a block, the first of equals, and its ‖z − c‖²."""
     scorer, n_rows = scorer_of(points), rows.block.n_samples
     labels, distances = np.empty(n_rows, np.intp), np.empty(n_rows)
 
-    def compare(first: int, features: NDArray[Any]) -> None:
+    def compare(first: int, features: AnyArray) -> None:
         for i in range(0, len(features), _SCORED_ROWS):
             part = features[i : i + _SCORED_ROWS]
             here = slice(first + i, first + i + len(part))
@@ -230,7 +230,7 @@ def sum_clusters(rows: blocks.Rows, state: Centres, *, squared_norms: bool = Fal
     scorer, tally = scorer_of(state), Tally(state, squared_norms=squared_norms)
     weights = None if rows.sample_weight is None else state.grid.scaled(rows.sample_weight, len(rows.X))
 
-    def add(first: int, features: NDArray[Any]) -> None:
+    def add(first: int, features: AnyArray) -> None:
         tile_weights = None if weights is None else weights[first : first + len(features)]
         tally.add(features, scorer.labels(features), tile_weights)
 
@@ -257,7 +257,7 @@ class Tally:
         self._squared_norms = 0
         self._lock = Lock()
 
-    def add(self, features: NDArray[Any], labels: NDArray[np.intp], weights: FloatArray | None) -> None:
+    def add(self, features: AnyArray, labels: IndexArray, weights: FloatArray | None) -> None:
         """Add the rows of a tile.
 
         `features`: int16 or float64 array of shape (n_rows, n_components). From `visit_tiles`.
@@ -300,7 +300,7 @@ def measure_tiles(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatArray
     """
     largest, lock = np.zeros(feature_map.n_components), Lock()
 
-    def measure(_: int, features: NDArray[Any]) -> None:
+    def measure(_: int, features: AnyArray) -> None:
         reach = np.abs(features).max(axis=0)
         with lock:
             np.maximum(largest, reach, out=largest)
@@ -319,7 +319,7 @@ def label_rows(rows: blocks.Rows, state: Centres) -> NDArray[np.int32]:
     scorer = scorer_of(state)
     labels = np.empty(rows.block.n_samples, np.int32)
 
-    def label(first: int, features: NDArray[Any]) -> None:
+    def label(first: int, features: AnyArray) -> None:
         labels[first : first + len(features)] = scorer.labels(features)[0]
 
     rows = replace(rows, sample_weight=None)  # labels ignore weights, so bad weights are not refused
@@ -403,7 +403,7 @@ class Centres:
     counts: tuple[int, ...] = ()
 
     @property
-    def present(self) -> NDArray[np.bool_]:
+    def present(self) -> BoolArray:
         """Whether each entry of `values` is a centre, shape (n_init, n_clusters)."""
         n_init, n_clusters, _ = self.values.shape
         counts = np.array(self.counts or (n_clusters,) * n_init)
@@ -496,10 +496,10 @@ def tile_rows(n_components: int, n_columns: int) -> int:
 def visit_tiles(
     rows: blocks.Rows,
     feature_map: maps.FeatureMap,
-    visit: Callable[[int, NDArray[Any]], None],
+    visit: Callable[[int, AnyArray], None],
     *,
     n_columns: int = 1,
-    chosen: NDArray[np.intp] | None = None,
+    chosen: IndexArray | None = None,
     whole: bool = False,
 ) -> None:
     """Call `visit(first row, features)` with each tile of a block; threads share the tiles.
@@ -546,7 +546,7 @@ def visit_tiles(
 
 # A product with this takes 0.2 µs per row, `np.add.reduceat` on sorted rows 1.5; SciPy lets other threads
 # run.
-def members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
+def members_of(labels: IndexArray, n_clusters: int) -> scipy.sparse.csr_array:
     """Return ones where a row belongs to a cluster of a start, shape (n_init · n_clusters, n_rows).
 
     `labels`: int array of shape (n_init, n_rows).

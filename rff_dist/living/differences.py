@@ -8,13 +8,12 @@ from dataclasses import fields, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.data import memory
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.errors import NoSuchVersionError, StatisticsError
 from rff_dist.storage import datasets
-from rff_dist.typing import IntArray, frozen
+from rff_dist.typing import BoolArray, IntArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -211,8 +210,8 @@ def cut_ranges(ranges: Iterable[Range], rows: int) -> list[Range]:
     return [(i, min(i + rows, stop)) for start, stop in ranges for i in range(start, stop, rows)]
 
 
-def are_in(numbers: IntArray, ranges: Iterable[Range]) -> NDArray[np.bool_]:
+def are_in(numbers: IntArray, ranges: Iterable[Range]) -> BoolArray:
     """Return which row numbers are in the ranges."""
     edges = np.array(merge_ranges(ranges), np.int64).ravel()
-    inside: NDArray[np.bool_] = np.searchsorted(edges, numbers, side="right") % 2 == 1
+    inside: BoolArray = np.searchsorted(edges, numbers, side="right") % 2 == 1
     return inside

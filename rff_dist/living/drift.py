@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from rff_dist.data import blocks
 from rff_dist.errors import StatisticsError
@@ -36,7 +35,7 @@ from rff_dist.numerics import exact_sums
 from rff_dist.statistics import accumulate, specs
 from rff_dist.statistics.moments import ColumnMoments, Moments, _about, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import FloatArray, IndexArray, frozen
 
 LEVEL = 0.05
 
@@ -158,7 +157,7 @@ class ColumnShifts:
     p_value: float
 
     @property
-    def order(self) -> NDArray[np.intp]:
+    def order(self) -> IndexArray:
         return np.argsort(self.p_values.min(axis=1), kind="stable")
 
 

@@ -11,7 +11,6 @@ Demmel & Nguyen (2015) on reproducible sums; Kulisch (2013) on long accumulators
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Self
 
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, StatisticsError
-from rff_dist.typing import EqualByFields, FloatArray, IntArray, frozen
+from rff_dist.typing import AnyArray, Arrays, EqualByFields, FloatArray, IntArray, frozen
 
 _BITS = 32
 _MASK = (1 << _BITS) - 1
@@ -74,7 +73,7 @@ class ExactSum(EqualByFields):
         return cls(0, np.zeros((1, *shape), np.int64))
 
     @classmethod
-    def by_group(cls, values: FloatArray, groups: NDArray[Any], n_groups: int) -> Self:
+    def by_group(cls, values: FloatArray, groups: AnyArray, n_groups: int) -> Self:
         """Return the sums of `values` by group, shape (n_groups,); `groups` has the group of each value.
 
         Raises DataError if a value is NaN or infinite.
@@ -157,12 +156,12 @@ def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
     return lowest + first, np.ascontiguousarray(digits[first:])
 
 
-def exact_sum_arrays(prefix: str, total: ExactSum) -> dict[str, NDArray[Any]]:
+def exact_sum_arrays(prefix: str, total: ExactSum) -> dict[str, AnyArray]:
     """Return the arrays that store `total`; `exact_sum_from_arrays` reads them."""
     return {f"{prefix}_lowest": np.array(total.lowest, np.int64), f"{prefix}_digits": total.digits}
 
 
-def exact_sum_from_arrays(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> ExactSum:
+def exact_sum_from_arrays(prefix: str, arrays: Arrays) -> ExactSum:
     """Read what `exact_sum_arrays` returned."""
     return ExactSum(int(arrays[f"{prefix}_lowest"]), np.asarray(arrays[f"{prefix}_digits"], np.int64))
 
@@ -188,7 +187,7 @@ def expand(runs: Runs) -> NDArray[np.float64]:
     return np.repeat(np.asarray(values, np.float64), counts)
 
 
-def as_runs(values: NDArray[Any]) -> Runs:
+def as_runs(values: AnyArray) -> Runs:
     """Return a vector as runs of (count, value)."""
     starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]][: len(values)])
     counts = np.diff(np.r_[starts, len(values)])

@@ -13,10 +13,11 @@ from threading import Lock
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 from threadpoolctl import LibController, ThreadpoolController
 
 from rff_dist import contexts
+from rff_dist.typing import AnyArray
 
 
 def available_memory() -> int:
@@ -78,9 +79,9 @@ class SpareMemory:
     """Memory that threads hand on to each other: new pages from the system take longer than filling them."""
 
     def __init__(self) -> None:
-        self._arrays: deque[NDArray[Any]] = deque()
+        self._arrays: deque[AnyArray] = deque()
 
-    def take(self, size: int, dtype: DTypeLike) -> NDArray[Any]:
+    def take(self, size: int, dtype: DTypeLike) -> AnyArray:
         """Return an array of one dimension with at least `size` numbers of any value."""
         try:
             array = self._arrays.popleft()
@@ -88,7 +89,7 @@ class SpareMemory:
             return np.empty(size, dtype)
         return array if len(array) >= size and array.dtype == dtype else np.empty(size, dtype)
 
-    def give(self, array: NDArray[Any]) -> None:
+    def give(self, array: AnyArray) -> None:
         """Hand on an array that is no longer used."""
         self._arrays.append(array)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks, folding
 from rff_dist.engines import protocol
@@ -20,7 +19,7 @@ from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.selection import cross_validation
 from rff_dist.statistics import accumulate, inspection, ridge_statistics, specs
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.typing import EqualByFields, FloatArray, IntArray, frozen
+from rff_dist.typing import AnyArray, Arrays, BoolArray, EqualByFields, FloatArray, IntArray, frozen
 
 
 def hold_out_scores(
@@ -185,7 +184,7 @@ class Deviations(EqualByFields):
         linear = predicting.LinearModel(feature_map, self.coefficients, self.intercept)
         return RootDeviations(linear, self.bounds)
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         return {f"deviation_{item.name}": getattr(self, item.name) for item in fields(self)}
 
 
@@ -263,12 +262,12 @@ class HeldOutScores(EqualByFields):
         index = np.where(reached.any(axis=0), reached.argmax(axis=0), len(self.counts) - 1)
         return np.asarray(np.append(_edges(), np.inf)[index] * self.units)
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         normalised = {} if self.deviations is None else self.deviations.to_arrays()
         return {"counts": self.counts, "units": self.units, **normalised}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def from_arrays(cls, arrays: Arrays) -> Self:
         """Read what `to_arrays` returned.
 
         Raises StatisticsError if they do not fit together.
@@ -314,7 +313,7 @@ def score_rows(rows: blocks.Rows, state: FoldModels) -> HeldOutScores:
     return HeldOutScores(np.column_stack(counts).astype(np.int64), units)
 
 
-def _residuals(rows: blocks.Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
+def _residuals(rows: blocks.Rows, state: FoldModels) -> tuple[FloatArray, IntArray, BoolArray]:
     """Return |y − f₋| of shape (n_counted, n_targets), each row's split, and which rows count."""
     held_out, split, counted = predict_held_out(rows, state)
     assert rows.y is not None
@@ -322,7 +321,7 @@ def _residuals(rows: blocks.Rows, state: FoldModels) -> tuple[FloatArray, IntArr
         return np.abs(rows.y[counted] - held_out), split, counted
 
 
-def predict_held_out(rows: blocks.Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
+def predict_held_out(rows: blocks.Rows, state: FoldModels) -> tuple[FloatArray, IntArray, BoolArray]:
     """Predict each row of a block by the model that was trained without its fold.
 
     Returns `predictions`, float64 array of shape (n_counted, n_targets): f₋ of the rows that count, those

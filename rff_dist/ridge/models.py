@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rff_dist.data import folding
 from rff_dist.errors import IntegrityError, RFFDistError, StatisticsError
@@ -26,7 +26,7 @@ from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.statistics import moments, ridge_statistics
 from rff_dist.storage import records
 from rff_dist.text import redact, short_repr
-from rff_dist.typing import FloatArray
+from rff_dist.typing import AnyArray, Arrays, FloatArray
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class RidgeModel:
     alpha: float | FloatArray
     one_dimensional: bool
     statistics: ridge_statistics.RidgeStatistics | None = None
-    selection: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    selection: Arrays = field(default_factory=dict)
     held_out: conformal.HeldOutScores | None = None
     columns: moments.ColumnMoments | None = None
     card: Mapping[str, Any] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class RidgeModel:
         feature_map: maps.FeatureMap,
         statistics: ridge_statistics.RidgeStatistics | None,
         solution: RidgeSolution,
-        selection: Mapping[str, NDArray[Any]],
+        selection: Arrays,
         card: Mapping[str, Any],
         *,
         one_dimensional: bool = False,
@@ -232,7 +232,7 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
     """
     features, stored = record_features(model.feature_map)
     arrays = {"coefficients": model.coefficients, "intercept": model.intercept, **stored}
-    parts: dict[str, Mapping[str, NDArray[Any]]] = {"selection": model.selection}
+    parts: dict[str, Arrays] = {"selection": model.selection}
     if model.held_out is not None:
         parts["held_out"] = model.held_out.to_arrays()
     if model.columns is not None:
@@ -296,7 +296,7 @@ def _from_record(record: records.Record) -> RidgeModel:
     )
 
 
-def record_features(feature_map: maps.FeatureMap) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def record_features(feature_map: maps.FeatureMap) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Return the record of a feature map: JSON values, and arrays by their names in the record."""
     facts, stored = feature_map.record()
     arrays = {f"features_{name}": array for name, array in stored.items()}
@@ -312,7 +312,7 @@ def record_features(feature_map: maps.FeatureMap) -> tuple[dict[str, Any], dict[
     return values, arrays
 
 
-def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> maps.FeatureMap:
+def read_features(values: Mapping[str, Any], arrays: Arrays) -> maps.FeatureMap:
     """Rebuild the map that `record_features` kept, from its spec if that still draws the same features."""
     standardizer = maps.Standardizer.from_arrays(arrays)
     stored = kinds.read_map(values, kinds.with_prefix(arrays, "features_"), standardizer)

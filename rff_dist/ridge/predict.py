@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines.protocol import Engine
@@ -21,7 +20,7 @@ from rff_dist.recipes import model_rows
 from rff_dist.ridge import held_out, uncertainty
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import inspection
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, frozen
 
 # Degrees of freedom over rows. Of real sets with 0.03 to 0.44 normal 95 % intervals contained 92 to 94 % of
 # new rows, with 0.77 (airfoil) 83 % and with 0.94 (pendulum) 65 %; 8 fits of each of seven.
@@ -155,7 +154,7 @@ def _warn_if_narrow(model: RidgeModel) -> None:
         )
 
 
-def _predict_arrays(rows: Rows, state: _Predicting) -> NDArray[Any]:
+def _predict_arrays(rows: Rows, state: _Predicting) -> AnyArray:
     """Return the wanted arrays of a block as fields."""
     if isinstance(state.model, uncertainty.PredictiveModel):
         mean, deviation = uncertainty.predict_rows_with_std(rows, state.model)

@@ -4,10 +4,10 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks
 from rff_dist.errors import InvalidParameterError, SolveError
@@ -21,7 +21,7 @@ from rff_dist.selection import gcv, row_folds
 from rff_dist.selection.cross_validation import AS_GOOD, Choice, CrossValidation, cross_validate
 from rff_dist.statistics import fold_statistics, specs
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, frozen
 
 
 @frozen
@@ -40,7 +40,7 @@ class Solved:
     choice: Choice | None = None
     doubts: row_folds.Doubts | None = None
 
-    def path(self) -> dict[str, NDArray[Any]]:
+    def path(self) -> dict[str, AnyArray]:
         """Return the table of folds, or the path on all rows, that alpha was chosen from, as named arrays."""
         path = self.cross_validation or self.selection
         return {} if path is None else path.to_arrays()

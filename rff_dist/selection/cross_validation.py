@@ -12,10 +12,10 @@ about 0.
 Hastie, Tibshirani & Friedman (2009), The Elements of Statistical Learning, section 7.10.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import scipy
@@ -29,7 +29,7 @@ from rff_dist.selection import grids
 from rff_dist.statistics import fold_statistics
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, Arrays, FloatArray, IndexArray, frozen
 
 _COLUMNS = 512  # pairs of alpha and target whose coefficients are in memory at once
 SMALL = 256  # components, below which one thread is faster than several
@@ -197,7 +197,7 @@ class CrossValidation:
                 places[target] = place
         return choice if (places == shared).all() else self.choice_at(choice.n_components, places, shared)
 
-    def choice_at(self, n_components: int, places: NDArray[np.intp], shared: int | None = None) -> Choice:
+    def choice_at(self, n_components: int, places: IndexArray, shared: int | None = None) -> Choice:
         """Return the choice of one size and of an alpha for each target.
 
         `places`: indices of the targets' alphas, shape (n_targets,).
@@ -214,7 +214,7 @@ class CrossValidation:
         alphas = tuple(self.alphas[places].tolist())
         return Choice(n_components, float(self.alphas[shared]), score, standard_error, end, alphas)
 
-    def score_of(self, size: int, places: NDArray[np.intp]) -> tuple[float, float]:
+    def score_of(self, size: int, places: IndexArray) -> tuple[float, float]:
         """Return the score and its standard error of one size, with the index of each target's alpha."""
         errors = self.errors[:, size, places, np.arange(len(places))]
         shares = grids.shares_of_variance(errors, self.target_variance)
@@ -227,12 +227,12 @@ class CrossValidation:
         alphas, errors = self.alphas[first:], self.errors[:, :, first:]
         return replace(self, alphas=alphas, errors=errors, leverages=leverages)
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         leverages = {} if self.leverages is None else {"cv_leverages": self.leverages}
         return leverages | {f"cv_{name}": getattr(self, name) for name in _STORED}
 
     @classmethod
-    def from_arrays(cls, folds: folding.Folds, arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def from_arrays(cls, folds: folding.Folds, arrays: Arrays) -> Self:
         stored = {name: np.asarray(arrays[f"cv_{name}"]) for name in _STORED if name not in _DERIVED}
         return cls(folds, **stored, leverages=arrays.get("cv_leverages"))
 
@@ -512,7 +512,7 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
 
 
 def _sum_of_squares(
-    fold: solution.NormalEquations, coefficients: FloatArray, targets: NDArray[np.intp], fold_error: float
+    fold: solution.NormalEquations, coefficients: FloatArray, targets: IndexArray, fold_error: float
 ) -> FloatArray:
     """Compute c − 2w'B + w'Aw, or its rounding error if that is larger.
 

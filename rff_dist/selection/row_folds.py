@@ -8,13 +8,13 @@ number of rows. A single decomposition gives the errors of all rows that are lef
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rff_dist.data import folding, samples
 from rff_dist.numerics import machine, tridiagonal
 from rff_dist.selection import cross_validation
 from rff_dist.selection.grids import MATERIAL_GAIN, RESOLUTION, PerTarget, alpha_grid, check_grid, last_within
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import BoolArray, FloatArray, IndexArray, frozen
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -47,7 +47,7 @@ def cross_validate_rows(
         return None
     whole = _Centred.of(Z, y, weights, fit_intercept=fit_intercept)
 
-    def validate(train: NDArray[np.bool_], test: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+    def validate(train: BoolArray, test: BoolArray) -> tuple[FloatArray, FloatArray]:
         squares, degrees = whole.hold_out(train, test, gram, grid, floor=floor)
         return squares, degrees / (weights[train].sum() if repeated else train.sum())
 
@@ -145,8 +145,8 @@ class _Centred:
 
     def hold_out(
         self,
-        train: NDArray[np.bool_],
-        test: NDArray[np.bool_],
+        train: BoolArray,
+        test: BoolArray,
         gram: FloatArray,
         alphas: FloatArray,
         *,
@@ -261,7 +261,7 @@ def choose_by_rows(
     *,
     per_target: PerTarget,
     repeated: bool = False,
-) -> tuple[NDArray[np.intp], Doubts] | None:
+) -> tuple[IndexArray, Doubts] | None:
     """Return the index of each target's alpha among those that were tried, and reasons to doubt it.
 
     `squares`: float64 array of shape (n_alphas, n_targets, n_samples). From `leave_out_each`, alphas

@@ -1,16 +1,14 @@
 """Moments of the columns of X and y: exact sums of a first pass, and the central moments of models."""
 
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.data import blocks
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.numerics import exact_sums
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, Arrays, FloatArray, frozen
 
 # Columns that reach less or more far from the pivot have squares, or fourth powers, that float64 cannot hold
 # with all digits, or cannot weight and sum.
@@ -219,13 +217,13 @@ class ColumnMoments:
         """The second, third and fourth central moments."""
         return self.second, self.third, self.fourth
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         """Return the moments as arrays to store; `from_arrays` reads them."""
         moments = np.array([self.mean, *self.central, self.rounding])
         return {"weights": np.array([self.n_samples, self.weight]), "moments": moments}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def from_arrays(cls, arrays: Arrays) -> Self:
         """Read what `to_arrays` returned."""
         n_samples, weight = np.asarray(arrays["weights"], np.float64)
         return cls(float(n_samples), float(weight), *np.asarray(arrays["moments"], np.float64))

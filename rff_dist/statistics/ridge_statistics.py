@@ -14,14 +14,13 @@ from dataclasses import asdict, field, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.errors import StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, solution
 from rff_dist.statistics import specs
 from rff_dist.text import short_repr
-from rff_dist.typing import EqualByFields, FloatArray, IntArray, frozen
+from rff_dist.typing import AnyArray, Arrays, EqualByFields, FloatArray, IntArray, frozen
 
 type _Limbs = tuple[IntArray, IntArray | None]  # low, and high if one limb is not enough
 
@@ -276,7 +275,7 @@ class RidgeStatistics(EqualByFields):
 
     # -- storing ------------------------------------------------------------------------------
 
-    def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         """Return metadata for JSON, and packed arrays; `from_arrays` reads them.
 
         The Gram is packed: the upper triangle of each diagonal tile, and the whole of each other tile.
@@ -290,7 +289,7 @@ class RidgeStatistics(EqualByFields):
         return {"spec": _spec_to_dict(self.spec), **counts, "digest": self.digest()}, arrays
 
     @classmethod
-    def from_arrays(cls, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def from_arrays(cls, metadata: Mapping[str, Any], arrays: Arrays) -> Self:
         """Build statistics from what `to_arrays` returned.
 
         Raises

@@ -7,15 +7,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.errors import StatisticsError
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.products import protocol
-from rff_dist.typing import FloatArray, IntArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, IntArray, frozen
 
 if TYPE_CHECKING:
     from rff_dist.statistics import ridge_statistics
@@ -107,7 +106,7 @@ class TileLayout:
         squares = whole * OUTPUT_TILE**2 + last**2  # on the diagonal
         return (self.n_components**2 + squares) // 2
 
-    def view(self, buffer: NDArray[Any], row: int, column: int, offset: int) -> NDArray[Any]:
+    def view(self, buffer: AnyArray, row: int, column: int, offset: int) -> AnyArray:
         """Return one tile of a flat buffer as a matrix."""
         height, width = self.width(row), self.width(column)
         return buffer[offset : offset + height * width].reshape(height, width)

@@ -20,7 +20,7 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, documents, groups, locations
 from rff_dist.storage.outputs import Layout, StagedOutput, begin
-from rff_dist.typing import PathLike
+from rff_dist.typing import AnyArray, PathLike
 
 _log = logging.getLogger(__name__)
 # How values are stored; a result has its own.
@@ -48,7 +48,7 @@ class StoredVariable(grids.Variable):
     header: arrays.Header
     cells: Any
 
-    def read(self, region: grids.Slices) -> NDArray[Any]:
+    def read(self, region: grids.Slices) -> AnyArray:
         """Return the values of a region, NaN where they are missing.
 
         Raises StorageError if they cannot be read; IntegrityError if bytes are damaged.
@@ -122,7 +122,7 @@ def open_columns(url: PathLike) -> dict[str, Any]:
     return columns
 
 
-def read_columns(columns: Mapping[str, Any], *, n_rows: int) -> Iterator[dict[str, NDArray[Any]]]:
+def read_columns(columns: Mapping[str, Any], *, n_rows: int) -> Iterator[dict[str, AnyArray]]:
     """Yield `n_rows` rows of arrays of `open_columns` at a time; raises StorageError if that fails."""
     n_samples = min(array.shape[0] for array in columns.values())
     for start in range(0, n_samples, n_rows):
@@ -298,7 +298,7 @@ class GridOutput(StagedOutput):
     grid: grids.Grid
     edges: NDArray[np.int64]
 
-    def write(self, block: blocks.Block, values: NDArray[Any], /) -> None:
+    def write(self, block: blocks.Block, values: AnyArray, /) -> None:
         """Write the rows of one piece; `values` have those of `fields_of`."""
         number, region = self._piece(block)
         shape = tuple(part.stop - part.start for part in region)

@@ -22,7 +22,7 @@ from rff_dist.errors import OutputExistsError
 from rff_dist.ridge import models
 from rff_dist.ridge import predict as prediction
 from rff_dist.storage import datasets, writing
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, IndexArray
 from rff_dist.workbench.page import pictures
 from rff_dist.workbench.results.words import Facts
 
@@ -129,7 +129,7 @@ def run_demo(
 
 def _write_pixels(
     image: FloatArray, folder: Path, seed: int
-) -> tuple[NDArray[np.float32], NDArray[np.intp], NDArray[np.intp]]:
+) -> tuple[NDArray[np.float32], IndexArray, IndexArray]:
     """Write the pixels as rows: two halves, and all; return their places and which are in either half."""
     height, width = image.shape[:2]
     row, column = np.divmod(np.arange(height * width), width)

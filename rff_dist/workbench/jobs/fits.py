@@ -3,10 +3,9 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.checks import check_name
 from rff_dist.classify import fit as classification
@@ -24,7 +23,7 @@ from rff_dist.ridge import candidates as ridge_candidates
 from rff_dist.ridge import choices as ridge_choices
 from rff_dist.ridge import describe, models
 from rff_dist.ridge import fit as ridge
-from rff_dist.typing import Do, FloatArray, Summary, frozen, plainly
+from rff_dist.typing import AnyArray, Do, FloatArray, IndexArray, Summary, frozen, plainly
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class JobData:
 
     def sample(
         self, model: models.RidgeModel, n_rows: int, seed: int
-    ) -> tuple[NDArray[np.intp], NDArray[Any], FloatArray, FloatArray | None]:
+    ) -> tuple[IndexArray, AnyArray, FloatArray, FloatArray | None]:
         """Return the numbers of sampled rows, their X, targets and weights, without rows of weight 0."""
         dataset = self.with_targets(model)
         indices = samples.sample_indices(dataset, np.random.Generator(np.random.Philox(seed)), n_rows)

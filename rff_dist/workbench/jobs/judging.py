@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist import fields
 from rff_dist.classify import platt_scaling, predict
@@ -30,7 +29,7 @@ from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge import predict as ridge_prediction
 from rff_dist.storage import columns as stored_columns
 from rff_dist.text import redact
-from rff_dist.typing import Summary
+from rff_dist.typing import AnyArray, IndexArray, Summary
 from rff_dist.workbench.jobs import fits, verdict
 
 logger = logging.getLogger(__name__)
@@ -180,11 +179,11 @@ def _left_out_rows(data: fits.JobData, model: models.RidgeModel) -> verdict.Judg
     return replace(_test_rows(data, model, MOST_LEFT_OUT), by="leave-one-out")
 
 
-def _groups_of(rows: blocks.Dataset, indices: NDArray[np.intp]) -> NDArray[Any] | None:
+def _groups_of(rows: blocks.Dataset, indices: IndexArray) -> AnyArray | None:
     return rows.groups.take(indices) if isinstance(rows, labelled.GroupedDataset) else None
 
 
-def _ids_of(rows: blocks.Dataset, indices: NDArray[np.intp]) -> NDArray[Any] | None:
+def _ids_of(rows: blocks.Dataset, indices: IndexArray) -> AnyArray | None:
     while isinstance(rows, labelled.ExtendedDataset):
         rows = rows.source
     ids = stored_columns.ids_of(rows)

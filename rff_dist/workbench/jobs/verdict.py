@@ -21,14 +21,13 @@ from typing import Any, Self
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from rff_dist.data import blocks
 from rff_dist.fields import values_of
 from rff_dist.ridge import held_out
 from rff_dist.ridge.describe import TITLES
 from rff_dist.text import number, score, share
-from rff_dist.typing import FloatArray, IntArray, Summary, frozen
+from rff_dist.typing import AnyArray, FloatArray, IntArray, Summary, frozen
 
 NOTHING_COMPARED = (
     "How well it predicts new rows was not measured: there are no test rows, and none could be left out."
@@ -50,7 +49,7 @@ class Predictions:
     `handicap`: what makes a conclusion unfair, in words, such as fewer training rows; None if nothing does.
     """
 
-    values: NDArray[Any]
+    values: AnyArray
     log_probabilities: FloatArray | None = None
     about: str | None = None
     called: str | None = None
@@ -94,13 +93,13 @@ class JudgedRows:
     by: str
     n_available: int
     numbers: IntArray
-    X: NDArray[Any]
-    y: NDArray[Any]
+    X: AnyArray
+    y: AnyArray
     weights: FloatArray | None = None
-    groups: NDArray[Any] | None = None
+    groups: AnyArray | None = None
     folds: held_out.FoldModels | None = None
     split: IntArray | None = None
-    ids: NDArray[Any] | None = None
+    ids: AnyArray | None = None
 
     @property
     def block(self) -> blocks.Rows:
@@ -331,7 +330,7 @@ def verdict_of(comparison: Comparison | None) -> str:
 def paired_interval(
     differences: FloatArray,
     weights: FloatArray | None = None,
-    groups: NDArray[Any] | None = None,
+    groups: AnyArray | None = None,
     inflation: float = 1.0,
 ) -> tuple[float, float, float]:
     """Like the mean of differences and `scipy.stats.ttest_1samp(differences, 0).confidence_interval()`.
@@ -377,7 +376,7 @@ def exact_interval(differences: FloatArray) -> tuple[float, float]:
 def share_with_interval(
     hits: FloatArray,
     weights: FloatArray | None = None,
-    groups: NDArray[Any] | None = None,
+    groups: AnyArray | None = None,
     inflation: float = 1.0,
 ) -> tuple[float, float, float]:
     """Return the mean of zeros and ones, and the ends of its interval; see `paired_interval`.
@@ -400,7 +399,7 @@ def share_interval(k: int, n: int) -> tuple[float, float]:
     return low, float(scipy.special.betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
 
 
-def with_naive(y: NDArray[Any], n_classes: int, weights: FloatArray | None) -> dict[str, Predictions]:
+def with_naive(y: AnyArray, n_classes: int, weights: FloatArray | None) -> dict[str, Predictions]:
     """Return the predictions of the one value that suits the rows best: their mean, or their class shares."""
     if not n_classes:
         return {MEAN: Predictions(np.broadcast_to(np.average(y, axis=0, weights=weights), y.shape))}

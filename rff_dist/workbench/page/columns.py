@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.classify.predict import calibration_of, class_names, class_of, read_classes
 from rff_dist.data import blocks, samples
@@ -16,7 +15,7 @@ from rff_dist.kernels import stationary
 from rff_dist.numerics import machine
 from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, effects, models
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
 from rff_dist.workbench.jobs import fits
 from rff_dist.workbench.page import pictures
 from rff_dist.workbench.results import document
@@ -32,7 +31,7 @@ _FLOOR, _COSINE = 2e10, 40.0
 
 _COLORS = (pictures.BLUE, *pictures.HUES[1:])
 
-type _Predict = Callable[[NDArray[Any]], FloatArray]
+type _Predict = Callable[[AnyArray], FloatArray]
 
 
 @frozen
@@ -126,7 +125,7 @@ class Losses:
     """
 
     what: str
-    each: Callable[[FloatArray, NDArray[np.intp]], FloatArray]
+    each: Callable[[FloatArray, IndexArray], FloatArray]
     is_root: bool = False
 
     def rise(self, before: FloatArray, after: FloatArray) -> tuple[float, float]:
@@ -146,14 +145,14 @@ def _measures(model: models.RidgeModel, sample: PageSample) -> tuple[_Predict, L
     Classes are predicted as probabilities, or as scores if there are none.
     """
 
-    def scores(inputs: NDArray[Any]) -> FloatArray:
+    def scores(inputs: AnyArray) -> FloatArray:
         return predicting.predict_rows(blocks.Rows(blocks.Block(0, 0, len(inputs)), inputs), model.linear)
 
     calibration = calibration_of(model) if "classifier" in model.card else None
     if calibration is not None:
         truth = class_of(sample.y)
 
-        def log_losses(seen: FloatArray, rows: NDArray[np.intp]) -> FloatArray:
+        def log_losses(seen: FloatArray, rows: IndexArray) -> FloatArray:
             # A probability that underflows to 0 must not make the mean infinite.
             return np.asarray(-np.log(np.maximum(seen[np.arange(len(rows)), truth[rows]], 1e-300)))
 
@@ -163,7 +162,7 @@ def _measures(model: models.RidgeModel, sample: PageSample) -> tuple[_Predict, L
         )
     deviations = np.where(sample.y.std(axis=0) > 0, sample.y.std(axis=0), 1.0)
 
-    def squares(seen: FloatArray, rows: NDArray[np.intp]) -> FloatArray:
+    def squares(seen: FloatArray, rows: IndexArray) -> FloatArray:
         return np.asarray(np.square((seen - sample.y[rows]) / deviations).mean(axis=1))
 
     what = "the root mean squared error, in standard deviations of the target,"
@@ -171,7 +170,7 @@ def _measures(model: models.RidgeModel, sample: PageSample) -> tuple[_Predict, L
 
 
 def _worth_shuffling(
-    predictions: FloatArray, X: NDArray[Any], columns: Sequence[TableColumn], most: int
+    predictions: FloatArray, X: AnyArray, columns: Sequence[TableColumn], most: int
 ) -> list[TableColumn]:
     """Return the columns that predictions correlate with most, or with their squares."""
     if len(columns) <= most:
@@ -181,7 +180,7 @@ def _worth_shuffling(
     return [columns[i] for i in np.sort(np.argsort(-np.array(by_column), kind="stable")[:most])]
 
 
-def correlations_with(values: FloatArray, X: NDArray[Any]) -> FloatArray:
+def correlations_with(values: FloatArray, X: AnyArray) -> FloatArray:
     """Return how much values of shape (n_rows, n) vary with each column or its square, up to a factor."""
     centred = values - values.mean(axis=0)
     columns = X - X.mean(axis=0, dtype=np.float64)
@@ -195,9 +194,9 @@ def correlations_with(values: FloatArray, X: NDArray[Any]) -> FloatArray:
 
 def permutation_importance(
     predict: _Predict,
-    X: NDArray[Any],
+    X: AnyArray,
     losses: Losses,
-    rows: NDArray[np.intp],
+    rows: IndexArray,
     *,
     columns: Sequence[Sequence[int]],
     seed: int,
@@ -212,7 +211,7 @@ def permutation_importance(
     # Drawn before threads start, whose order must not decide which column gets which.
     orders = [rng.permutation(len(X)) for _ in columns]
 
-    def growth(members: Sequence[int], order: NDArray[np.intp]) -> tuple[float, float]:
+    def growth(members: Sequence[int], order: IndexArray) -> tuple[float, float]:
         shuffled = X.copy()
         shuffled[:, members] = X[np.ix_(order, members)]
         return losses.rise(plain, losses.each(predict(shuffled), rows))
@@ -223,7 +222,7 @@ def permutation_importance(
 
 
 def partial_dependence(
-    predict: _Predict, X: NDArray[Any], members: Sequence[int], places: NDArray[Any]
+    predict: _Predict, X: AnyArray, members: Sequence[int], places: AnyArray
 ) -> FloatArray:
     """Equivalent to `sklearn.inspection.partial_dependence` with `method="brute"`, at given values.
 
@@ -233,7 +232,7 @@ def partial_dependence(
     Returns: float64 array of shape (n_places, n_targets).
     """
 
-    def mean(place: NDArray[Any]) -> FloatArray:
+    def mean(place: AnyArray) -> FloatArray:
         moved = X.copy()
         moved[:, list(members)] = place
         return np.asarray(predict(moved).mean(axis=0))
@@ -360,7 +359,7 @@ class TableColumn:
     levels: tuple[str, ...] = ()
     is_date: bool = False
 
-    def cell(self, row: NDArray[Any]) -> str:
+    def cell(self, row: AnyArray) -> str:
         """Return what a row of X had in this column of the table; "" for a missing level."""
         values = np.asarray(row, np.float64)[list(self.members)]
         if self.levels:
@@ -371,7 +370,7 @@ class TableColumn:
             return date_words(values[0])
         return value_words(float(values[0]))
 
-    def places(self, X: NDArray[Any], most: int) -> tuple[tuple[int, ...], NDArray[Any], Sequence[str]]:
+    def places(self, X: AnyArray, most: int) -> tuple[tuple[int, ...], AnyArray, Sequence[str]]:
         """Return columns of X, values to set them to, of shape (n_places, n_columns), and names of levels.
 
         There are no levels for numbers, of which only the first column is set.
@@ -396,7 +395,7 @@ class PageSample:
     `columns`: those of the table that X was made of; X's own without a recipe.
     """
 
-    X: NDArray[Any]
+    X: AnyArray
     y: FloatArray
     names: list[str]
     columns: list[TableColumn]

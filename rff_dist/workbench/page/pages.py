@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist import fields, text
 from rff_dist.data import blocks, memory, samples
@@ -26,7 +25,7 @@ from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.text import errors_words, redact
-from rff_dist.typing import PathLike
+from rff_dist.typing import AnyArray, BoolArray, PathLike
 from rff_dist.workbench.jobs import (
     cards,
     cluster,
@@ -271,7 +270,7 @@ def _data_tables(page: document.Document, sample: columns.PageSample, model: mod
     page.parts.extend(rows_words.recipe_parts(recipes.recipe_of(model.card)))
 
 
-def _spread(values: NDArray[Any], *, is_date: bool = False) -> list[str]:
+def _spread(values: AnyArray, *, is_date: bool = False) -> list[str]:
     """Return mean, std, min, median and max in words."""
     values = np.asarray(values, np.float64)
     mean, std, *others = (float(f(values)) for f in (np.mean, np.std, np.min, np.median, np.max))
@@ -381,7 +380,7 @@ def _residual_section(
 
 
 def _draw_residuals_by_column(
-    page: document.Document, residuals: NDArray[Any], X: NDArray[Any], sample: columns.PageSample
+    page: document.Document, residuals: AnyArray, X: AnyArray, sample: columns.PageSample
 ) -> None:
     """Draw residuals against the three columns that they correlate with most, or with their squares."""
     order = np.argsort(-columns.correlations_with(residuals[:, np.newaxis], X), kind="stable")[:3]
@@ -463,7 +462,7 @@ def _confusion_section(page: document.Document, comparison: verdict.Comparison, 
     page.table(caption, ("probability", "rows", "mean probability", "share right"), rows)
 
 
-def _draw_roc(page: document.Document, positive: NDArray[np.bool_], scores: NDArray[Any], name: str) -> None:
+def _draw_roc(page: document.Document, positive: BoolArray, scores: AnyArray, name: str) -> None:
     """Draw the ROC curve of two classes, with the area under it."""
     thresholds = np.unique(scores)[::-1]
     # How many scores lie below each threshold; the others, ties included, are called positive.

@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import DataError
@@ -26,7 +26,7 @@ from rff_dist.ridge import describe, models
 from rff_dist.selection import cross_validation
 from rff_dist.storage import documents
 from rff_dist.text import number
-from rff_dist.typing import FloatArray, PathLike, frozen
+from rff_dist.typing import AnyArray, AnyIntArray, FloatArray, PathLike, frozen
 from rff_dist.workbench.results.models import target_names
 
 INK = "#1b1b1b"
@@ -43,7 +43,7 @@ HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MARKERS = "o^sDvP*"
 
 
-def draw_comparison(panels: Sequence[tuple[NDArray[Any], str, str]], title: str) -> Figure:
+def draw_comparison(panels: Sequence[tuple[AnyArray, str, str]], title: str) -> Figure:
     """Draw pictures side by side, at about the resolution of a screen.
 
     `panels`: from left to right, an image and the texts above and below it. Images are real arrays of shape
@@ -383,7 +383,7 @@ class ClusterView:
     """
 
     scores: FloatArray
-    labels: NDArray[np.integer[Any]]
+    labels: AnyIntArray
     centres: FloatArray
     shares: tuple[float, float]
 
