@@ -18,7 +18,7 @@ import textwrap
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAliasType, dataclass_transform, get_args, get_origin
@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, TypeAliasType, dataclass_transform, 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 
 _KEY = "rff_dist option"
 MOST_LISTED = 30  # names in a message
@@ -358,7 +358,7 @@ def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
             yield from options_of(hints[field.name], getattr(spec, "panel", panel))
 
 
-def build[T](spec: type[T], values: Mapping[str, Any]) -> T:
+def build[T](spec: type[T], values: Facts) -> T:
     """Make a spec and its groups from values of its options by name; other options keep their defaults.
 
     Raises InvalidParameterError if there is no option of a name, or a value does not fit.
@@ -370,7 +370,7 @@ def build[T](spec: type[T], values: Mapping[str, Any]) -> T:
     return _built(spec, {name: options[name].check(value) for name, value in values.items()})
 
 
-def _built[T](spec: type[T], values: Mapping[str, Any]) -> T:
+def _built[T](spec: type[T], values: Facts) -> T:
     hints, members = typing.get_type_hints(spec), {}
     for field in dataclasses.fields(spec):  # type: ignore[arg-type]  # specs are dataclasses
         if _KEY in field.metadata:

@@ -6,11 +6,11 @@ older ones, and from then on they belong to those loads.
 """
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rff_dist.typing import IntArray, frozen
+from rff_dist.typing import Facts, IntArray, frozen
 
 LOADS = "loads"  # the member of the manifest that lists where each load ends and when it came
 MOST_LOADS = 4096  # that the manifest lists
@@ -28,7 +28,7 @@ class Load:
     written: datetime | None
 
 
-def read_loads(manifest: Mapping[str, Any], n_samples: int) -> list[Load]:
+def read_loads(manifest: Facts, n_samples: int) -> list[Load]:
     """Return a dataset's loads from its manifest; all rows are one load if none were recorded."""
     entries = manifest.get(LOADS)
     if entries is None:

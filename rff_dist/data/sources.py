@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 
 SOURCES = "sources"  # the attribute of a dataset that lists what was ingested
 TABLE = "table"  # member of a source that a dataset follows: its `format`, `id` and `version`, …
@@ -23,19 +23,19 @@ class Source:
 
     name: str
     sha256: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
 
     def to_dict(self, n_samples: int) -> dict[str, Any]:
         """Return the entry of this source in the dataset's attribute `sources`."""
         return {"name": self.name, "sha256": self.sha256, "n_samples": n_samples, **self.facts}
 
 
-def is_named(source: Mapping[str, Any], name: str) -> bool:
+def is_named(source: Facts, name: str) -> bool:
     """Return whether a stored source has a name, which may be forgotten by now."""
     return source.get("name") in (name, _digest_of_name(name))
 
 
-def without_name(source: Mapping[str, Any]) -> Mapping[str, Any]:
+def without_name(source: Facts) -> Facts:
     """Return a stored source with a digest in place of its name.
 
     People read the names of files (`info`, `data log`, the list of `forget`), so a dataset keeps them until
@@ -47,7 +47,7 @@ def without_name(source: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**source, "name": name if name.startswith(_FORGOTTEN) else _digest_of_name(name)}
 
 
-def is_forgotten(sources: Sequence[Mapping[str, Any]], name: str) -> bool:
+def is_forgotten(sources: Sequence[Facts], name: str) -> bool:
     """Return whether rows were forgotten since a source was ingested, so that it may still hold them."""
     return any(source.get("name") == _digest_of_name(name) for source in sources)
 
@@ -56,18 +56,18 @@ def _digest_of_name(name: str) -> str:
     return _FORGOTTEN + hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
-def known_sources(attributes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def known_sources(attributes: Facts) -> list[Facts]:
     """Return the sources that a dataset's attributes list."""
     sources = attributes.get(SOURCES)
     return [source for source in sources if isinstance(source, Mapping)] if isinstance(sources, list) else []
 
 
-def known_digests(attributes: Mapping[str, Any]) -> set[str]:
+def known_digests(attributes: Facts) -> set[str]:
     """Return the digests of a dataset's sources."""
     return {str(source.get("sha256")) for source in known_sources(attributes)}
 
 
-def followed_table(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+def followed_table(attributes: Facts) -> dict[str, Any] | None:
     """Return `format`, `id` and `version` of the lakehouse table that a dataset follows; None without one."""
     found = [source[TABLE] for source in known_sources(attributes) if TABLE in source]
     return {name: found[0][name] for name in ("format", "id", "version")} if found else None

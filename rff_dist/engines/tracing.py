@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rff_dist.errors import RFFDistError, kind_of
 from rff_dist.text import without_secrets
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -92,7 +92,7 @@ def span(name: str, /, **attributes: Any) -> Iterator[None]:
             raise
 
 
-def _named(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _named(attributes: Facts) -> dict[str, Any]:
     return {f"rff_dist.{name}": value for name, value in attributes.items() if value is not None}
 
 

@@ -10,12 +10,13 @@ from rff_dist.data import folding
 from rff_dist.features import nystrom
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, names
+from rff_dist.typing import Facts
 
 #: The name on cards.
 PARAMETERS = "parameters"
 
 
-def to_card(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def to_card(parameters: Facts) -> dict[str, Any]:
     """Return parameters as JSON values, less those that these cannot hold: engines, generators, splitters."""
     values = {name: _to_json(value) for name, value in parameters.items()}
     return {name: value for name, value in values.items() if value is not NotImplemented}
@@ -27,7 +28,7 @@ def of_options(*groups: Any) -> dict[str, Any]:
     return to_card({**values, "random_state": values["seed"]})
 
 
-def from_card(card: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def from_card(card: Facts, known: Facts) -> dict[str, Any]:
     """Return the parameters on a model's card that an estimator knows."""
     return {name: _from_json(value) for name, value in card.get(PARAMETERS, {}).items() if name in known}
 

@@ -1,6 +1,5 @@
 """The first steps of every fit: measure the columns, standardise the inputs, draw features."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from rff_dist.data import blocks, sources
@@ -10,7 +9,7 @@ from rff_dist.features import feature_options, maps
 from rff_dist.statistics import accumulate, inspection, passes
 from rff_dist.statistics.moments import Moments
 from rff_dist.storage import documents
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 
 
 @frozen
@@ -94,7 +93,7 @@ def prepare(
     return Prepared(dataset, moments, standardizer, engine, standardize, sample_weight_kind)
 
 
-def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
+def describe_dataset(dataset: blocks.Dataset) -> Facts:
     """Return the facts of a dataset that a model's card keeps.
 
     Raises ConflictError if the rows were changed since it was opened.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any, ClassVar, cast
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from rff_dist.checks import as_array, check_count, is_number
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.frequencies import designs, uniforms
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import Facts, FloatArray, frozen
 
 type LengthScale = float | tuple[float, ...]
 type Columns = tuple[int, ...] | None  # input columns; None means all
@@ -103,7 +103,7 @@ class Kernel(ABC):
         return {"name": self.name, **{p.name: _as_json(getattr(self, p.name)) for p in parameters}}
 
     @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
+    def from_parameters(cls, parameters: Facts) -> Kernel:
         """Build the kernel from what `to_dict` returned without the name; parts are kernels already."""
         return cls(**parameters)
 
@@ -359,7 +359,7 @@ class Product(_Several):
         return " * ".join([start, *map(_in_brackets, others)])
 
     @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
+    def from_parameters(cls, parameters: Facts) -> Kernel:
         return product_of(parameters["kernels"])
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
@@ -464,7 +464,7 @@ class OnColumns(Kernel):
         return self.kernel.is_bound
 
     @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
+    def from_parameters(cls, parameters: Facts) -> Kernel:
         kernel: Kernel = parameters["kernel"]
         return kernel.on(parameters["columns"])
 

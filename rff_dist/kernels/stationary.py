@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Self, cast
@@ -16,7 +16,7 @@ from rff_dist.checks import check_positive
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, characteristic
-from rff_dist.typing import FloatArray
+from rff_dist.typing import Facts, FloatArray
 
 FAR = 1e100  # larger distances count as this one, whose square does not overflow
 
@@ -559,7 +559,7 @@ class SpectralKernel(Stationary):
         return {**parameters, "distribution": self._law.to_dict()}
 
     @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
+    def from_parameters(cls, parameters: Facts) -> Self:
         values = parameters["distribution"]
         named = "scipy" in values
         law = characteristic.Law.from_dict(values).distribution if named else Mixture.of(**values)

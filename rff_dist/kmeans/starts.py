@@ -2,7 +2,7 @@
 
 import logging
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field, replace
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from rff_dist.numerics import exact_sums, machine
 from rff_dist.statistics import inspection, passes, specs
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import human_bytes, short_repr
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import Facts, FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Clusters:
     n_iter: int
     converged: bool
     grid: lloyd_pass.ClusterGrid
-    card: Mapping[str, Any] = field(default_factory=dict)
+    card: Facts = field(default_factory=dict)
 
     __repr__ = short_repr
 

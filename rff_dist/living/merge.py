@@ -7,7 +7,7 @@ Sums can be added if features, standardisation of the inputs, offsets of the tar
 import functools
 import itertools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from rff_dist.ridge import describe
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import inspection, passes, ridge_statistics
 from rff_dist.statistics.moments import ColumnMoments
+from rff_dist.typing import Facts
 
 # Entries of a card that tell whether two models have the same rows.
 _ROWS = ("data_fingerprint", "data_version", "data_id", "prefix_fingerprint", "n_samples")
@@ -78,9 +79,9 @@ def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
     return replace(merged, columns=functools.reduce(operator.add, columns) if whole else None)
 
 
-def rows_of(model: RidgeModel) -> list[Mapping[str, Any]]:
+def rows_of(model: RidgeModel) -> list[Facts]:
     """Return what a model's card says about its rows: an entry for each dataset."""
-    entries: list[Mapping[str, Any]] = model.card.get("merged") or [
+    entries: list[Facts] = model.card.get("merged") or [
         {name: model.card[name] for name in _ROWS if name in model.card}
     ]
     return entries
@@ -136,9 +137,7 @@ def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
     yield "fit_intercept", card["fit_intercept"]
 
 
-def _check_apart(
-    name: str, rows: Sequence[Mapping[str, Any]], other_name: str, others: Sequence[Mapping[str, Any]]
-) -> None:
+def _check_apart(name: str, rows: Sequence[Facts], other_name: str, others: Sequence[Facts]) -> None:
     for entry, two in itertools.product(rows, others):
         for field, words in _WORDS.items():
             if field in entry and entry[field] == two.get(field):

@@ -16,7 +16,7 @@ a record that no one reads; the version before stays current.
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -59,7 +59,7 @@ class Version:
     created: str
     parent: int | None
     reason: str
-    lineage: Mapping[str, Any]
+    lineage: Facts
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values, its URL without credentials."""
@@ -178,7 +178,7 @@ class RegisteredModel:
                 raise
         return version
 
-    def _add_lineage(self, number: int, facts: Mapping[str, Any], reason: str) -> Version:
+    def _add_lineage(self, number: int, facts: Facts, reason: str) -> Version:
         """Make a version of the record that was written for it; remove the record if that fails."""
         place = records.version_place(self.location, number)
         try:
@@ -389,7 +389,7 @@ def code_version() -> dict[str, str]:
     return facts
 
 
-def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_lineage(lineage: Facts) -> dict[str, Any]:
     facts = records.plain_json({**code_version(), **lineage}, "the lineage is")
     if isinstance(facts.get("data"), str):
         facts["data"] = redact(facts["data"])

@@ -36,7 +36,7 @@ from rff_dist.recipes.tables import (
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.storage import locations
 from rff_dist.text import clipped
-from rff_dist.typing import FloatArray, IntArray, frozen
+from rff_dist.typing import Facts, FloatArray, IntArray, frozen
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 MISSING = "(missing)"  # the level of missing text, if missing values are filled in
@@ -378,7 +378,7 @@ class Recipe:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
+    def from_dict(cls, values: Facts) -> Recipe:
         """Return the recipe that `to_dict` wrote.
 
         Raises VersionError if a newer release wrote it.
@@ -406,7 +406,7 @@ def plain_recipe(columns: Sequence[str]) -> Recipe:
     return Recipe([Number(name) for name in columns])
 
 
-def recipe_of(attributes: Mapping[str, Any]) -> Recipe | None:
+def recipe_of(attributes: Facts) -> Recipe | None:
     """Return the recipe among a dataset's attributes or on a model's card, if there is one."""
     values = attributes.get(RECIPE)
     return Recipe.from_dict(values) if isinstance(values, Mapping) else None

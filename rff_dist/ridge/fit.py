@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from rff_dist.statistics import fold_statistics, inspection, moments, passes
 from rff_dist.statistics.accumulate import Accumulations
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import human_bytes, short_repr
-from rff_dist.typing import Do, frozen, plainly
+from rff_dist.typing import Do, Facts, frozen, plainly
 
 logger = logging.getLogger(__name__)
 
@@ -322,7 +322,7 @@ class Compared:
     def trained(self, prepared: Prepared, choices: Choices) -> Trained:
         """Return the model of the best map."""
         best = self.best
-        facts: Mapping[str, Any] = describe.describe_cut(prepared.dataset, best.statistics, choices.folds)
+        facts: Facts = describe.describe_cut(prepared.dataset, best.statistics, choices.folds)
         parts, feature_map = best.parts, best.feature_map
         if parts is not None:
             facts = {"folds": folding.folds_to_dict(parts.folds), **facts}

@@ -12,8 +12,6 @@ of the solutions so far at the rows that it does not train on.
 import logging
 import math
 import warnings
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import scipy
@@ -26,7 +24,7 @@ from rff_dist.numerics import conjugate_gradients as cg
 from rff_dist.numerics.solution import RidgeSolution, SolveStatus, check_alpha, make_solution
 from rff_dist.selection import cross_validation, grids
 from rff_dist.statistics import gram_products, inspection, specs
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import Facts, FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +58,7 @@ class Pcg:
     spec: specs.StatisticsSpec
     target_deviations: FloatArray
 
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> Facts:
         return {
             "method": "pcg",
             "rank": self.rank,

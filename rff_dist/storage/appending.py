@@ -20,7 +20,7 @@ from rff_dist.storage import arrays, columns, documents, locations, repositories
 from rff_dist.storage.columns import ID
 from rff_dist.storage.groups import StoredGroup, complete, require_versions
 from rff_dist.text import some
-from rff_dist.typing import IntArray, PathLike, frozen
+from rff_dist.typing import Facts, IntArray, PathLike, frozen
 
 _SHOWN_SOURCES = 20
 
@@ -104,7 +104,7 @@ def append_batches(
     dataset: Editing,
     batches: Iterable[row_batches.RowBatch],
     *,
-    change: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None],
+    change: Callable[[Facts, int], Facts | None],
     names: row_batches.ColumnNames = (None, None),
     observer: writing.Progress | None = None,
     message: str | None = None,
@@ -167,7 +167,7 @@ class Editing:
 
     location: locations.Location
     n_before: int
-    attributes: Mapping[str, Any]
+    attributes: Facts
     headers: Mapping[str, arrays.Header]
     group: zarr.Group
     _change: repositories.Change
@@ -227,8 +227,8 @@ class Editing:
         *,
         digest: str,
         message: str,
-        facts: Mapping[str, Any],
-        attributes: Mapping[str, Any] | None = None,
+        facts: Facts,
+        attributes: Facts | None = None,
         loads: Sequence[Load] | None = None,
     ) -> str:
         """Make the change the current version, and return its name.

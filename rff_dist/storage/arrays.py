@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, Self
@@ -21,7 +21,7 @@ from zarr.storage import WrapperStore
 from rff_dist.data import columns, decoding, memory
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage import documents, locations
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 
 CHUNK_TARGET_BYTES = 16 * 2**20
 # Limits of what metadata may claim, checked before memory is taken: Zarr opens 10^18 rows without a word.
@@ -236,7 +236,7 @@ def sample_digest(array: zarr.Array[Any], header: Header, *, label: str) -> str:
     return digest.hexdigest()
 
 
-def _parse_header(document: Mapping[str, Any], *, text: bool) -> Header:
+def _parse_header(document: Facts, *, text: bool) -> Header:
     names = tuple(name for name, _ in _walk_codecs(_codecs_of(document)))
     is_text = document.get("data_type", document.get("dtype")) in ("string", "|O")
     refused = _OBJECT_CODECS - ({"vlen-utf8"} if is_text else set())
@@ -293,7 +293,7 @@ def _check_header(header: Header, label: str) -> None:
         )
 
 
-def _codecs_of(document: Mapping[str, Any]) -> list[Any]:
+def _codecs_of(document: Facts) -> list[Any]:
     """Return the codecs of stored metadata, in the words of format 3."""
     if "codecs" in document:
         return list(document["codecs"])
@@ -301,7 +301,7 @@ def _codecs_of(document: Mapping[str, Any]) -> list[Any]:
     return [{"name": codec["id"], "configuration": codec} for codec in stored if codec]
 
 
-def _walk_codecs(codecs: Sequence[Any], *, of_index: bool = True) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _walk_codecs(codecs: Sequence[Any], *, of_index: bool = True) -> Iterator[tuple[str, Facts]]:
     """Yield names and settings of codecs, nested ones included.
 
     `of_index`: whether to include the codecs of a shard's index.

@@ -13,7 +13,7 @@ from rff_dist.data import blocks, columns, dask_collections, folding, grids, lab
 from rff_dist.data.row_batches import TIME
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, datasets, groups
-from rff_dist.typing import FloatArray, PathLike
+from rff_dist.typing import Facts, FloatArray, PathLike
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
 TIME_COLUMN = "time_column"  # the attribute that names the column by which later rows were held out
@@ -143,7 +143,7 @@ def column_of(dataset: blocks.Dataset, name: str) -> StoredColumn:
     return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks, version=dataset.version)
 
 
-def id_column(attributes: Mapping[str, Any]) -> str | None:
+def id_column(attributes: Facts) -> str | None:
     """Return the column of the ingested table that a dataset's ids came from; None if it has no ids."""
     recipe = attributes.get("recipe")
     name = recipe.get("id") if isinstance(recipe, Mapping) else None

@@ -14,7 +14,7 @@ from rff_dist.storage import appending, documents, locations, output_places, wri
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.groups import find_group
-from rff_dist.typing import IntArray, PathLike, frozen
+from rff_dist.typing import Facts, IntArray, PathLike, frozen
 
 
 def replace_rows(
@@ -131,7 +131,7 @@ def delete_from(
     keep_order: bool,
     message: str | None,
     what: str = "delete",
-    attributes: Mapping[str, Any] | None = None,
+    attributes: Facts | None = None,
 ) -> appending.Changed:
     """Delete rows of a dataset that is open for changes, and commit.
 
@@ -174,7 +174,7 @@ def merge_rows(
     gone: IntArray,
     *,
     message: Callable[[int, int, int], str],
-    attributes: Mapping[str, Any],
+    attributes: Facts,
 ) -> Merged:
     """Replace, append and delete rows of a dataset that is open for changes, in one commit.
 

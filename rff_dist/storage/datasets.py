@@ -22,7 +22,7 @@ from rff_dist.errors import IntegrityError, InvalidParameterError, NoSuchVersion
 from rff_dist.storage import documents, groups, locations, repositories
 from rff_dist.storage import grids as stored_grids
 from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest
-from rff_dist.typing import PathLike
+from rff_dist.typing import Facts, PathLike
 
 _ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class ZarrDataset(memory.ArraysDataset):
     y: zarr.Array[Any] | np.ndarray | None = None
     sample_weight: zarr.Array[Any] | np.ndarray | None = None
     url: str | None = None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Facts = field(default_factory=dict)
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
     missing_chunks: str = "error"
@@ -412,7 +412,7 @@ def _check_shapes(shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, st
         raise StorageError(f"{labels['sample_weight']} has shape {weight}; expected ({X[0]},)")
 
 
-def _names(attributes: Mapping[str, Any], key: str, width: int, place: str) -> tuple[str, ...] | None:
+def _names(attributes: Facts, key: str, width: int, place: str) -> tuple[str, ...] | None:
     names = attributes.get(key)
     if names is None:
         return None

@@ -99,7 +99,7 @@ def name_of(attributes: Facts) -> str | None:
     return None if name is None else str(name)
 
 
-def sign_document(document: Mapping[str, Any], *, kind: str, version: int) -> bytes:
+def sign_document(document: Facts, *, kind: str, version: int) -> bytes:
     """Return a document as JSON, with its kind, its format version and a SHA-256 of the whole."""
     whole = {"format": f"rff_dist {kind}", "format_version": version, **document}
     return json.dumps({**whole, "sha256": _digest(whole)}, indent=1, allow_nan=False).encode()
@@ -138,7 +138,7 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> di
     return document
 
 
-def _digest(document: Mapping[str, Any]) -> str:
+def _digest(document: Facts) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 

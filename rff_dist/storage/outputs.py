@@ -15,7 +15,7 @@ from rff_dist.data import blocks, columns
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import documents, groups, locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, create_array, read_rows
-from rff_dist.typing import PathLike, frozen
+from rff_dist.typing import Facts, PathLike, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class StagedOutput(ABC):
         """Write the rows of one block."""
 
     @abstractmethod
-    def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
+    def finish(self, attributes: Facts | None = None) -> None:
         """Write the attributes, and move the output to its place."""
 
     def discard(self) -> None:
@@ -221,7 +221,7 @@ class Output(StagedOutput):
             for block in blocks.cut_blocks(self.n_samples, rows, rows_per_block=rows):
                 array[block.start : block.stop] = _as_stored(column.read(block))
 
-    def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
+    def finish(self, attributes: Facts | None = None) -> None:
         """Check that every chunk was written, write the manifest and move the output to its place.
 
         Raises StorageError if chunks are missing (the output can still be completed or discarded);
@@ -291,7 +291,7 @@ def begin[O: StagedOutput](
     make: Callable[..., O],
     url: PathLike,
     fill: Callable[[zarr.Group], None],
-    attributes: Mapping[str, Any],
+    attributes: Facts,
     *,
     inputs: Sequence[locations.Location],
     overwrite: bool,

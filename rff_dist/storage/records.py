@@ -143,7 +143,7 @@ def peek_record(url: PathLike) -> Record:
     return _record_of(document, {})
 
 
-def read_lineage(location: locations.Location) -> Mapping[str, Any] | None:
+def read_lineage(location: locations.Location) -> Facts | None:
     """Return what `add_lineage` added to the record at `location`; None if there is none, or no record.
 
     Raises IntegrityError if the document is damaged; VersionError if a newer release wrote it.
@@ -152,7 +152,7 @@ def read_lineage(location: locations.Location) -> Mapping[str, Any] | None:
     return None if content is None else _parse_document(content, location).get("lineage")
 
 
-def add_lineage(location: locations.Location, lineage: Mapping[str, Any]) -> None:
+def add_lineage(location: locations.Location, lineage: Facts) -> None:
     """Add JSON values to the record at `location` in one step, which makes it a published version.
 
     Raises ConflictError if the record was replaced meanwhile; StorageError if it cannot be written.
@@ -165,7 +165,7 @@ def add_lineage(location: locations.Location, lineage: Mapping[str, Any]) -> Non
     output_places.publish_bytes(location, store, locations.RECORD_FILE, content, expected=found)
 
 
-def plain_json(values: Mapping[str, Any], what: str) -> dict[str, Any]:
+def plain_json(values: Facts, what: str) -> dict[str, Any]:
     """Return a copy of JSON values, such as lists for tuples.
 
     Raises InvalidParameterError, which says that `what` is not JSON, if they are anything else.
@@ -179,7 +179,7 @@ def plain_json(values: Mapping[str, Any], what: str) -> dict[str, Any]:
     return copy
 
 
-def _record_of(document: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Record:
+def _record_of(document: Facts, arrays: dict[str, np.ndarray]) -> Record:
     """Return the record of a document and its arrays; the document's keys are the record's fields."""
     versions = document["format_version"], document["rff_dist_version"]
     return Record(document["kind"], document["metadata"], arrays, *versions)
@@ -197,7 +197,7 @@ def _checked_array(name: str, array: np.ndarray) -> np.ndarray:
     return np.asarray(values, dtype=values.dtype.newbyteorder("="), order="C")
 
 
-def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_metadata(metadata: Facts) -> dict[str, Any]:
     # A copy, because the caller's metadata may change while arrays are written.
     copy = plain_json(metadata, "the metadata are")
     # half, to leave room for the rest of the document
@@ -273,7 +273,7 @@ def _parse_document(content: bytes, location: locations.Location) -> dict[str, A
     return document
 
 
-def _is_record(document: Mapping[str, Any]) -> bool:
+def _is_record(document: Facts) -> bool:
     text = all(isinstance(document.get(key), str) for key in ("kind", "rff_dist_version"))
     entries = document.get("arrays")
     if not text or not isinstance(document.get("metadata"), dict) or not isinstance(entries, dict):
@@ -284,7 +284,7 @@ def _is_record(document: Mapping[str, Any]) -> bool:
     return all(isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) for shape in shapes)
 
 
-def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -> np.ndarray:
+def _read_array(store: Store, path: str, entry: Facts, label: str) -> np.ndarray:
     header = arrays.read_header(store, path, label=label)
     if header is None:
         raise IntegrityError(f"{label} is missing; restore the model from a copy or save it again")

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -27,7 +27,7 @@ from zarr.core.sync import sync
 
 from rff_dist import errors
 from rff_dist.storage import documents, locations
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 
 if TYPE_CHECKING:
     import icechunk
@@ -64,7 +64,7 @@ class Snapshot:
     id: str
     message: str
     written: datetime
-    facts: Mapping[str, Any]
+    facts: Facts
     tags: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Change:
         changed = self._session.status().updated_chunks
         return {path.lstrip("/"): {place[0] for place in places} for path, places in changed.items()}
 
-    def commit(self, message: str, facts: Mapping[str, Any]) -> str:
+    def commit(self, message: str, facts: Facts) -> str:
         """Make what was written the current snapshot, and return its name.
 
         Raises ConflictError if another program committed meanwhile; the dataset then stays as that left it.
@@ -408,7 +408,7 @@ def _damaged(location: locations.Location, what: str) -> errors.IntegrityError:
     )
 
 
-def _digest(message: str, facts: Mapping[str, Any]) -> str:
+def _digest(message: str, facts: Facts) -> str:
     return hashlib.sha256(json.dumps([message, facts], sort_keys=True).encode()).hexdigest()
 
 

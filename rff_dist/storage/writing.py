@@ -64,7 +64,7 @@ def write_dataset(
     chunk_rows: int | None = None,
     feature_names: Sequence[str] | None = None,
     target_names: Sequence[str] | None = None,
-    attributes: Mapping[str, Any] | None = None,
+    attributes: Facts | None = None,
     overwrite: bool = False,
     versioned: bool = False,
 ) -> datasets.ZarrDataset:

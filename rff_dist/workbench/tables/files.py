@@ -25,7 +25,7 @@ from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes import tables
 from rff_dist.recipes.reading import Reading
 from rff_dist.storage import documents, locations
-from rff_dist.typing import PathLike, frozen
+from rff_dist.typing import Facts, PathLike, frozen
 from rff_dist.workbench.tables import (
     array_files,
     csv_files,
@@ -85,7 +85,7 @@ class File:
     def name(self) -> str:
         return self.location.url if self.sheet is None else f"{self.location.url}#{self.sheet}"
 
-    def is_known(self, sources: Sequence[Mapping[str, Any]]) -> bool:
+    def is_known(self, sources: Sequence[Facts]) -> bool:
         """Say whether a dataset holds it already, by its name and stamp."""
         mine = (source for source in sources if row_sources.is_named(source, self.name))
         return any(source.get("stamp") == self.stamp for source in mine)
@@ -151,7 +151,7 @@ def _fetch_whole(file: File) -> Iterator[Path]:
         yield path
 
 
-def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> row_sources.Source:
+def identify(file: File, path: Path, sources: Sequence[Facts]) -> row_sources.Source:
     """Digest a file's bytes.
 
     `sources`: files that the dataset holds already.
@@ -342,7 +342,7 @@ def _is_chosen(names: Sequence[str], pattern: Sequence[str], has_pattern: bool) 
 
 
 def _remote_file(
-    location: locations.Location, stored: Mapping[str, Any], partitions: Mapping[str, str | None] = {}
+    location: locations.Location, stored: Facts, partitions: Mapping[str, str | None] = {}
 ) -> File:
     stamp = stored["e_tag"] or f"{stored['size']}-{stored['last_modified'].isoformat()}"
     return File(location, _kind(location.path), str(stamp), partitions)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, field, replace
 from functools import partial
@@ -26,7 +26,7 @@ from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import Table, kind_of, listed, read_type, to_labels
 from rff_dist.storage import appending, datasets, locations, output_places, writing
 from rff_dist.storage.columns import ID, TIME_COLUMN, id_column
-from rff_dist.typing import PathLike, frozen
+from rff_dist.typing import Facts, PathLike, frozen
 from rff_dist.workbench.tables import array_files, files, lakes, learn, queries, rows, unlike
 from rff_dist.workbench.tables import roles as table_roles
 from rff_dist.workbench.tables.encoding import Encoding
@@ -71,9 +71,9 @@ class Ingested:
     version: str | None = None
     n_replaced: int = 0
     n_deleted: int = 0
-    table: Mapping[str, Any] | None = None
+    table: Facts | None = None
     n_known: int = 0
-    unlike: tuple[Mapping[str, Any], ...] = ()
+    unlike: tuple[Facts, ...] = ()
 
 
 @frozen
@@ -399,7 +399,7 @@ def ingest_more(
         batches = read_onto(dataset, opened, roles, journal, watch)
         ids = _known_rows(dataset, opened, replaces=replace_ids) if has_ids else None
 
-        def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
+        def change(attributes: Facts, n_new: int) -> Facts | None:
             digests = {str(entry["sha256"]) for entry in journal.entries}
             is_known = not journal.n_read or digests & row_sources.known_digests(attributes)
             # A query may find the rows that it found the last time; then nothing is appended.
@@ -516,7 +516,7 @@ def _open_inputs(
     stack: ExitStack,
     source: Sources,
     table_files: Sequence[files.File],
-    known: Sequence[Mapping[str, Any]],
+    known: Sequence[Facts],
     preparing: Preparing,
     *,
     has_ids: bool = False,
@@ -570,7 +570,7 @@ def _open_inputs(
     return opened, skipped
 
 
-def _refuse_changed(name: str, known: Sequence[Mapping[str, Any]]) -> None:
+def _refuse_changed(name: str, known: Sequence[Facts]) -> None:
     """Refuse a file that was ingested with other contents: rows that it still has would count twice."""
     before = [entry for entry in known if row_sources.is_named(entry, name)]
     if before:
@@ -583,7 +583,7 @@ def _refuse_changed(name: str, known: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _open_columns(
-    table_files: Sequence[files.File], paths: Sequence[Path], known: Sequence[Mapping[str, Any]]
+    table_files: Sequence[files.File], paths: Sequence[Path], known: Sequence[Facts]
 ) -> tuple[list[Input], list[str]]:
     """Open .npy files as the columns of one table, unless it is among the known sources."""
     digests = [files.identify(file, path, []).sha256 for file, path in zip(table_files, paths, strict=True)]
@@ -789,7 +789,7 @@ def _refuse_to_guess(source: Sources, location: locations.Location, roles: Roles
         )
 
 
-def _facts(roles: Roles, journal: Journal, before: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(roles: Roles, journal: Journal, before: Facts) -> dict[str, Any]:
     """Return the attributes of a dataset that change when rows are added."""
     facts: dict[str, Any] = {row_sources.SOURCES: [*row_sources.known_sources(before), *journal.entries]}
     for key, name in ((_WEIGHT_COLUMN, roles.weight), (GROUPS_COLUMN, roles.groups)):

@@ -17,7 +17,7 @@ from rff_dist.errors import DataError
 from rff_dist.recipes import tables
 from rff_dist.storage import appending, corrections
 from rff_dist.storage.columns import ID
-from rff_dist.typing import IntArray
+from rff_dist.typing import Facts, IntArray
 from rff_dist.workbench.tables.roles import check_column
 
 DROPPED = "dropped_rows"  # the attribute of a dataset that counts rows left out for missing values
@@ -44,9 +44,9 @@ class Lake:
     format: str
     id: str
     version: int | str
-    facts: Mapping[str, Any]
+    facts: Facts
     rows: tables.Table
-    read_feed: Callable[[Mapping[str, Any], Sequence[str]], Feed]
+    read_feed: Callable[[Facts, Sequence[str]], Feed]
 
     @property
     def words(self) -> str:
@@ -66,7 +66,7 @@ class Lake:
         table = {row_sources.TABLE: {**about, "columns": columns}}
         return row_sources.Source(self.url, digest, {"stamp": digest, **table})
 
-    def find_entry(self, sources: Sequence[Mapping[str, Any]], dataset: object) -> dict[str, Any]:
+    def find_entry(self, sources: Sequence[Facts], dataset: object) -> dict[str, Any]:
         """Return the entry of an earlier version in a dataset's sources.
 
         Raises DataError if the dataset was not made of this table.
@@ -82,7 +82,7 @@ class Lake:
             "the table that it follows. Ingest this one into a dataset of its own, or with `overwrite`"
         )
 
-    def schema_changes(self, entry: Mapping[str, Any]) -> list[str]:
+    def schema_changes(self, entry: Facts) -> list[str]:
         """Return in words how the table's columns differ from those of an earlier version."""
         before, now = entry["columns"], self.source.facts[row_sources.TABLE]["columns"]
         added = [f"{name!r} was added" for name in now if name not in before]
@@ -90,7 +90,7 @@ class Lake:
         other = [name for name in now if before.get(name, now[name]) != now[name]]
         return [*added, *gone, *(f"{name!r} is {now[name]}, was {before[name]}" for name in other)]
 
-    def read_changes(self, entry: Mapping[str, Any], columns: Sequence[str], key: str | None) -> "Changes":
+    def read_changes(self, entry: Facts, columns: Sequence[str], key: str | None) -> "Changes":
         """Return what changed since an earlier version, at most one row of each key.
 
         `key`: the column that names rows; without it rows may only have been added.

@@ -19,7 +19,7 @@ from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 
 CONNECTION_VARIABLE = "RFF_DIST_SQL"
 N_INGESTED = "n_ingested"
@@ -56,7 +56,7 @@ class Query:
         """Whether the query asks for rows beyond those that are ingested."""
         return re.search(rf"(?<![:\w\\]):{N_INGESTED}\b", self.sql) is not None
 
-    def n_ingested(self, sources: Sequence[Mapping[str, Any]]) -> int:
+    def n_ingested(self, sources: Sequence[Facts]) -> int:
         """Return how many rows of this query were read before, by a dataset's `sources`."""
         return sum(int(entry.get("n_read", 0)) for entry in sources if row_sources.is_named(entry, self.name))
 

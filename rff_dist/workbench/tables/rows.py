@@ -15,7 +15,7 @@ from rff_dist.data import folding, memory, row_batches
 from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import tables
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 from rff_dist.workbench.tables import learn, unlike
 from rff_dist.workbench.tables.roles import ADVICE, TablePlan, check_column
 
@@ -107,7 +107,7 @@ class Journal:
     `n_seen`: rows of all inputs, including rows of other parts and of the input that is being read.
     """
 
-    entries: list[Mapping[str, Any]] = field(default_factory=list)
+    entries: list[Facts] = field(default_factory=list)
     n_read: int = 0
     n_seen: int = 0
     dropped: int = 0

@@ -1,6 +1,6 @@
 """How rows that are appended differ from those before, so that no night changes a dataset in silence."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow
 from rff_dist.recipes import recipes, tables
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.text import clipped
+from rff_dist.typing import Facts
 from rff_dist.workbench.tables import learn
 
 SEEN = "seen"  # the attribute of a dataset: ranges of numbers, values of constant columns, names of columns
@@ -45,9 +46,9 @@ class Watch:
       recipe can be found.
     """
 
-    def __init__(self, recipe: recipes.Recipe, targets: Sequence[str], seen: Mapping[str, Any]) -> None:
+    def __init__(self, recipe: recipes.Recipe, targets: Sequence[str], seen: Facts) -> None:
         self.recipe, self.targets = recipe, list(targets)
-        self.before: Mapping[str, Any] = seen
+        self.before: Facts = seen
         self.ranges = {name: list(ends) for name, ends in seen.get("ranges", {}).items()}
         self.constants: dict[str, str] = dict(seen.get("constants", {}))
         self.columns: list[str] = list(seen.get("columns", []))
