@@ -308,7 +308,6 @@ WRONG = {
     PredictParameters: {"coverage": [1.0], "std": [1]},
 }
 TOGETHER = [
-    (TrainParameters, {"register": True, "overwrite": True}, "overwrite"),
     (TrainParameters, {"alpha": 0.0, "n_folds": 3}, "alpha", 0.0),
     (TrainParameters, {"alpha": "gcv", "n_folds": 3}, "n_folds", "alpha", "gcv"),
     (TrainParameters, {"groups": "g", "time": True}, "groups", "time"),

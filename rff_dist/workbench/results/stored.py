@@ -90,7 +90,7 @@ def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
     facts = {
         name: _short(value)[: 16 if name.endswith("digest") else None]
         for name, value in attributes.items()
-        if name != row_sources.SOURCES
+        if name not in (row_sources.SOURCES, "made_with", "seen")  # of appends; `--json` has all
     }
     if (how := rows.split_words(attributes)) is not None:
         facts["split"] = how
