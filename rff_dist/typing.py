@@ -18,7 +18,7 @@ type AnyIntArray = NDArray[np.integer[Any]]
 type AnyArray = NDArray[Any]
 type BitArray = NDArray[np.uint64]
 type PathLike = str | os.PathLike[str]
-type Summary = dict[str, Any]  # JSON-able facts about a step
+type Summary = dict[str, Any]  # JSON-able facts that are made: about a step, or for a document
 
 # JSON values by name, such as a group's attributes. With arrays they make a stored object again.
 type Facts = Mapping[str, Any]

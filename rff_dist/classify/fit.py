@@ -30,7 +30,7 @@ from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge.choices import Choices
 from rff_dist.statistics import accumulate, gram_products, inspection, specs
 from rff_dist.text import short_repr
-from rff_dist.typing import AnyArray, Do, FloatArray, frozen, plainly
+from rff_dist.typing import AnyArray, Do, FloatArray, Summary, frozen, plainly
 
 logger = logging.getLogger(__name__)
 
@@ -416,7 +416,7 @@ def estimate_by_folds(
         dataset, judge, folds, combine=accumulate.add_each, engine=engine, label="hold out"
     )
     weights = np.array([confusion.weights.value().sum() for confusion in confusions])
-    estimate: dict[str, Any] = {"by": "cv"}
+    estimate: Summary = {"by": "cv"}
     for name in ("accuracy", "log_loss"):
         of_splits = [getattr(confusion, name) for confusion in confusions]
         mean = error = None

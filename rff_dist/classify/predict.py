@@ -18,7 +18,7 @@ from rff_dist.numerics import exact_sums
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import models
 from rff_dist.statistics import inspection
-from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, Summary, frozen
 
 SQUARED = "squared"
 
@@ -230,7 +230,7 @@ class Confusion:
         accuracy = self.accuracy
         return float(np.sqrt(accuracy * (1 - accuracy) * self.squared_weight.value()) / self._total())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         """Return the figures as JSON-able values."""
         names = ("n_samples", "accuracy", "accuracy_standard_error", "balanced_accuracy", "log_loss")
         return {name: getattr(self, name) for name in names}

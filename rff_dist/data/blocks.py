@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, NotFiniteError, PlanError
-from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
+from rff_dist.typing import AnyArray, Facts, FloatArray, IndexArray, frozen
 
 type Taken = tuple[AnyArray, FloatArray | None, FloatArray | None]  # X, y and weights of single rows
 
@@ -121,7 +121,7 @@ class Dataset(ABC):
     target_names: tuple[str, ...] | None
     missing_chunks: str
     version: str | None
-    attributes: Mapping[str, Any] = MappingProxyType({})
+    attributes: Facts = MappingProxyType({})
     reference: Mapping[str, str] = MappingProxyType({})
 
     @property

@@ -3,7 +3,6 @@
 import hashlib
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.typing import AnyArray, BoolArray, EqualByFields, IntArray
+from rff_dist.typing import AnyArray, BoolArray, EqualByFields, Facts, IntArray, Summary
 
 MAX_FOLDS = 1000
 MANY_ROWS = 2**18  # samples of more rows than this are read in stretches of rows
@@ -346,14 +345,14 @@ def hold_in(folds: Folds, n_samples: int, n_held_in: int) -> HeldInFolds:
     return HeldInFolds(folds.n_folds + 1, folds, n_samples, n_stretches, width, folds.seed)
 
 
-def folds_to_dict(folds: Folds) -> dict[str, Any]:
+def folds_to_dict(folds: Folds) -> Summary:
     """Return folds as JSON-able facts, without a table of groups, for `folds_from_dict`."""
     facts = {"kind": type(folds).__name__}
     facts |= {field.name: getattr(folds, field.name) for field in fields(folds) if field.repr}
     return {**facts, "base": folds_to_dict(folds.base)} if isinstance(folds, HeldInFolds) else facts
 
 
-def folds_words(facts: Mapping[str, Any]) -> str:
+def folds_words(facts: Facts) -> str:
     """Return the facts of `folds_to_dict` in words for people."""
     if facts["kind"] == "HeldInFolds":
         return f"{folds_words(facts['base'])}, excluding rows used for tuning"
@@ -367,7 +366,7 @@ def folds_words(facts: Mapping[str, Any]) -> str:
     return f"{facts['n_folds']} folds {how[facts['kind']]}"
 
 
-def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
+def folds_from_dict(facts: Facts) -> Folds:
     """Return folds from the facts of `folds_to_dict`; raises InvalidParameterError for an unknown kind."""
     kinds = {
         kind.__name__: kind

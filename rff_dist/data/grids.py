@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rff_dist.data import blocks, columns, labelled, memory
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.typing import AnyArray, BoolArray, FloatArray, IndexArray
+from rff_dist.typing import AnyArray, BoolArray, Facts, FloatArray, IndexArray, Summary
 
 _log = logging.getLogger(__name__)
 # A daily field of 721 x 1,440 points, and a tile of 1,024 x 1,024, are read whole.
@@ -62,7 +62,7 @@ class Variable(ABC):
     dtype: np.dtype[Any]
     may_miss: bool
     is_time: bool
-    attributes: Mapping[str, Any]
+    attributes: Facts
     can_travel: bool
     fill: Any
 
@@ -531,7 +531,7 @@ def mappings_of(variables: Sequence[Variable]) -> set[str]:
     return {words[0].rstrip(":") for words in listed if words} or {"spatial_ref", "crs"}
 
 
-def reference_of(attributes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def reference_of(attributes: Sequence[Facts]) -> dict[str, str]:
     """Return the one coordinate reference system of grid mappings; raises DataError if they differ."""
     found: dict[str, str] = {}
     for key, value in ((k, v) for of in attributes for k, v in of.items() if _SYSTEM.fullmatch(k)):
@@ -550,7 +550,7 @@ def reference_of(attributes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 # -- missing cells ---------------------------------------------------------------------------------
 
 
-def marks_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], *more: Any) -> AnyArray:
+def marks_of(attributes: Facts, dtype: np.dtype[Any], *more: Any) -> AnyArray:
     """Return the values of a dtype that mean a missing cell, by a variable's attributes; NaN in any case.
 
     `more`: further values. Of all values only those count that the dtype has.
@@ -592,7 +592,7 @@ def _number(value: Any) -> Any:
 # -- classes ---------------------------------------------------------------------------------------
 
 
-def flags_of(meanings: Mapping[int, str]) -> dict[str, Any]:
+def flags_of(meanings: Mapping[int, str]) -> Summary:
     """Return CF's attributes of labels, with a colour of each: hues a golden section apart."""
     if not meanings:
         return {}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from rff_dist.typing import Facts, frozen
+from rff_dist.typing import Facts, Summary, frozen
 
 SOURCES = "sources"  # the attribute of a dataset that lists what was ingested
 TABLE = "table"  # member of a source that a dataset follows: its `format`, `id` and `version`, …
@@ -25,7 +25,7 @@ class Source:
     sha256: str
     facts: Facts = field(default_factory=dict)
 
-    def to_dict(self, n_samples: int) -> dict[str, Any]:
+    def to_dict(self, n_samples: int) -> Summary:
         """Return the entry of this source in the dataset's attribute `sources`."""
         return {"name": self.name, "sha256": self.sha256, "n_samples": n_samples, **self.facts}
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rff_dist.data import blocks, grids, labelled
 from rff_dist.errors import DataError
-from rff_dist.typing import AnyArray
+from rff_dist.typing import AnyArray, Summary
 
 _log = logging.getLogger(__name__)
 _INPUTS = ("band", "variable")  # dimensions that rioxarray, and `to_dataarray`, make of inputs
@@ -143,7 +143,7 @@ def values_of(array: Any, region: grids.Slices) -> AnyArray:
     return days
 
 
-def facts_of(name: str, array: Any) -> dict[str, Any]:
+def facts_of(name: str, array: Any) -> Summary:
     """Return what a `grids.Variable` says of a DataArray or Variable; raises DataError without numbers."""
     if array.dtype.kind not in "biufM":
         raise DataError(

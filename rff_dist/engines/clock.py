@@ -8,7 +8,7 @@ from typing import Any
 
 from rff_dist.engines import progress, protocol
 from rff_dist.products import choice
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 
 
 @frozen
@@ -20,7 +20,7 @@ class Times:
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
-    products: Mapping[str, Any] | None = None
+    products: Facts | None = None
 
 
 def process_start() -> float:
@@ -31,7 +31,7 @@ def process_start() -> float:
     return time.perf_counter() - max(0.0, age)
 
 
-def products_words(products: Mapping[str, Any] | None) -> str:
+def products_words(products: Facts | None) -> str:
     """Say how features were multiplied; "" where that is not known."""
     if products is None:
         return ""

@@ -31,7 +31,7 @@ from rff_dist.errors import (
     MissingDependencyError,
     RFFDistError,
 )
-from rff_dist.typing import frozen
+from rff_dist.typing import Summary, frozen
 
 #: Seconds to wait for a scheduler's answer.
 CONNECT_S = 6.0
@@ -353,7 +353,7 @@ class WorkerFacts:
 def make_fact_reader() -> Callable[..., dict[str, Any]]:
     """Return the function that workers run to report their host, threads, CPUs and memory."""
 
-    def facts(dask_worker: Any) -> dict[str, Any]:
+    def facts(dask_worker: Any) -> Summary:
         # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.
         import socket
 

@@ -21,7 +21,7 @@ from rich.table import Column
 
 from rff_dist.data.blocks import Block
 from rff_dist.engines import tracing
-from rff_dist.typing import frozen
+from rff_dist.typing import Summary, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -269,7 +269,7 @@ class LogObserver:
         self._log.log(level, "%s", event, extra={"event": describe_event(event)})
 
 
-def describe_event(event: Event) -> dict[str, Any]:
+def describe_event(event: Event) -> Summary:
     """Return an event as members of a JSON object, see `rff_dist.engines.logs`."""
     members = {member.name: getattr(event, member.name) for member in fields(event)}
     match event:

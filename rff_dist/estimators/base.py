@@ -33,7 +33,7 @@ from rff_dist.kernels.names import kernel_text, shortened_text
 from rff_dist.ridge import describe, effects, models
 from rff_dist.statistics import inspection, passes, ridge_statistics
 from rff_dist.text import number, some
-from rff_dist.typing import AnyArray, FloatArray, PathLike
+from rff_dist.typing import AnyArray, Facts, FloatArray, PathLike
 
 #: Where the manual is, for links in notebooks: the address of the site that `make manual` builds.
 MANUAL_VARIABLE = "RFF_DIST_MANUAL"
@@ -378,7 +378,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     @property
     def estimate_(self) -> Mapping[str, Any] | None:
         """Estimated errors on new rows, by cross-validation."""
-        estimate: Mapping[str, Any] | None = self.model_.card.get("estimate")
+        estimate: Facts | None = self.model_.card.get("estimate")
         return estimate
 
     @property
@@ -538,7 +538,7 @@ def as_html(facts: Mapping[str, str]) -> str:
     return f'<table style="{_STYLE}"><caption style="{_CELL}"><b>Chosen</b></caption>{rows}</table>'
 
 
-def candidates_text(card: Mapping[str, Any]) -> str:
+def candidates_text(card: Facts) -> str:
     """Return the best candidates on a model's card as a table, with their cross-validated R²; else ""."""
     ranked = describe.ranked_candidates(card.get("candidates", []))
     if not ranked:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from rff_dist.recipes import model_rows, recipes
 from rff_dist.ridge.choices import needs_folds
 from rff_dist.storage import datasets
 from rff_dist.storage.columns import StoredColumn, as_column, fold_by_time, open_column
-from rff_dist.typing import AnyArray
+from rff_dist.typing import AnyArray, Facts
 
 # Of the dtypes, float32 stays as it is and all others become the first. Frames have contiguous columns, which
 # BLAS would sum in another order, with other bits.
@@ -103,7 +103,7 @@ def as_dataset(
     return dataset
 
 
-def _card_of(estimator: BaseEstimator) -> Mapping[str, Any]:
+def _card_of(estimator: BaseEstimator) -> Facts:
     # principal components have no card
     return getattr(vars(estimator).get("_fitted"), "card", {})
 

@@ -20,7 +20,7 @@ from rff_dist.models import kinds, versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact, without_secrets
-from rff_dist.typing import FloatArray, PathLike
+from rff_dist.typing import FloatArray, PathLike, Summary
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ def _flavour(model: kinds.AnyModel, folder: Path) -> dict[str, Any]:
     }
 
 
-def _described(stored: Path, recipe: recipes.Recipe | None) -> dict[str, Any]:
+def _described(stored: Path, recipe: recipes.Recipe | None) -> Summary:
     """Return MLflow's signature of a model, and an input example if the kinds of its columns are known.
 
     A model holds no rows: the example has columns at their means, and texts at their first level.

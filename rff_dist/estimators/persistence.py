@@ -15,7 +15,7 @@ from rff_dist.kmeans import starts
 from rff_dist.models.kinds import kind_of, read_any, write_any
 from rff_dist.recipes import recipes, transformer
 from rff_dist.ridge import models
-from rff_dist.typing import PathLike
+from rff_dist.typing import PathLike, Summary
 
 _ESTIMATORS: dict[str, Any] = {
     "regression": ridge.RFFRidge,
@@ -73,7 +73,7 @@ def save_model(
     """
     model, recipe = _parts_of(model) if isinstance(model, Pipeline) else (model, None)
     fitted: Any = model
-    facts: dict[str, Any] = {}
+    facts: Summary = {}
     if isinstance(model, RFFKMeans | ridge.RFFRidge | RFFClassifier):
         check_is_fitted(model, "_fitted")
         fitted = model._fitted if isinstance(model, RFFKMeans) else model.model_  # with all rows that came

@@ -11,7 +11,7 @@ from rff_dist.export import write
 from rff_dist.lazy import require
 from rff_dist.ridge import models
 from rff_dist.storage import documents, locations, output_places
-from rff_dist.typing import PathLike
+from rff_dist.typing import PathLike, Summary
 
 _OPERATORS, _FORMAT = 18, 9  # versions that ONNX Runtime reads since its 1.14 (2023)
 # ONNX types of labels by the kind of their dtype; all other labels are integers.
@@ -116,7 +116,7 @@ def _outer(slim: write.Slim) -> np.ndarray:
     return slim.outer[np.concatenate(rows)]
 
 
-def _inputs(graph: _Graph, facts: dict[str, Any]) -> str:
+def _inputs(graph: _Graph, facts: Summary) -> str:
     """Return the inputs, standardised or mapped, and rounded to float32 as in the package."""
     done = graph.add("Div", graph.add("Sub", "X", facts["mean"]), facts["scale"])
     for part in facts["maps"]:

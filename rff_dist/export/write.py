@@ -17,7 +17,7 @@ from rff_dist.products import protocol
 from rff_dist.recipes import recipes
 from rff_dist.ridge import models
 from rff_dist.storage import locations, output_places
-from rff_dist.typing import FloatArray, PathLike, frozen
+from rff_dist.typing import FloatArray, PathLike, Summary, frozen
 
 # what an export may hold, with its card and what Python makes of the reader
 _FILES = {"model.json", "inner.npy", "outer.npy", "reader.py", "README.md", "__pycache__"}
@@ -77,7 +77,7 @@ class Slim:
 
     inner: FloatArray
     outer: FloatArray
-    facts: dict[str, Any]
+    facts: Summary
 
 
 def describe(model: models.RidgeModel, *, encoded: bool) -> Slim:
@@ -99,7 +99,7 @@ def describe(model: models.RidgeModel, *, encoded: bool) -> Slim:
     standardizer, n_features = feature_map.standardizer, feature_map.n_features
     calibration = predict.calibration_of(model) if "classifier" in card else None
     classes = predict.read_classes(model) if "classifier" in card else None
-    facts: dict[str, Any] = {
+    facts: Summary = {
         "format": 1,
         "parts": parts,
         "n_features": n_features,

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, fields
 from itertools import combinations_with_replacement
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from rff_dist.features import maps
 from rff_dist.frequencies.uniforms import counter_uniforms
 from rff_dist.kernels import explicit
 from rff_dist.numerics import exact_sums
-from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray, IntArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray, IntArray, Summary
 
 _THRESHOLD_STREAM = 3
 
@@ -41,7 +41,7 @@ class ExplicitFeatureMap(maps.FeatureMap):
 
     @classmethod
     def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
-        stored: dict[str, Any] = {**facts, **arrays, "standardizer": standardizer}
+        stored: Summary = {**facts, **arrays, "standardizer": standardizer}
         return cls(**{field.name: stored[field.name] for field in fields(cls) if field.name in stored})
 
 

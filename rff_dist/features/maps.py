@@ -15,7 +15,7 @@ from rff_dist.frequencies import designs
 from rff_dist.kernels import base
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.text import short_repr
-from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray, frozen
+from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray, Summary, frozen
 
 type Record = tuple[dict[str, Any], dict[str, AnyArray]]
 
@@ -343,7 +343,7 @@ def arrays_digest(label: str, arrays: list[AnyArray | None], standardizer: Stand
     return hasher.hexdigest()
 
 
-def spec_record(feature_map: FeatureMap) -> dict[str, Any]:
+def spec_record(feature_map: FeatureMap) -> Summary:
     """Return an entry `spec` for a map's record; empty if nothing stored could draw the map again."""
     spec = feature_map.spec
     if spec is None or designs.DESIGNS.get(spec.design.name) != spec.design:

@@ -9,7 +9,7 @@ from rff_dist.data import blocks
 from rff_dist.errors import DataError
 from rff_dist.fitting import predicting
 from rff_dist.numerics import exact_sums
-from rff_dist.typing import AnyArray, FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, Summary, frozen
 
 #: Groups whose errors are kept; more of them are ids rather than groups.
 MOST_GROUPS = 50
@@ -23,7 +23,7 @@ class ByGroup[T]:
     groups: dict[str, T] | None
 
     def __add__(self, other: Self) -> Self:
-        merged: dict[str, Any] | None = None
+        merged: Summary | None = None
         if self.groups is not None and other.groups is not None:
             merged = dict(self.groups)
             for name, part in other.groups.items():
@@ -130,7 +130,7 @@ class Errors:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(variance > 0, 1 - self.mean_squared_error / variance, np.nan)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         """Return the figures of each target as JSON-able values; None stands for what is unknown."""
 
         def known(values: FloatArray) -> list[float | None]:

@@ -10,13 +10,13 @@ from rff_dist.data import folding
 from rff_dist.features import nystrom
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, names
-from rff_dist.typing import Facts
+from rff_dist.typing import Facts, Summary
 
 #: The name on cards.
 PARAMETERS = "parameters"
 
 
-def to_card(parameters: Facts) -> dict[str, Any]:
+def to_card(parameters: Facts) -> Summary:
     """Return parameters as JSON values, less those that these cannot hold: engines, generators, splitters."""
     values = {name: _to_json(value) for name, value in parameters.items()}
     return {name: value for name, value in values.items() if value is not NotImplemented}

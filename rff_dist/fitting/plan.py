@@ -9,7 +9,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, field, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from rff_dist.products.protocol import REGION
 from rff_dist.selection import cross_validation
 from rff_dist.statistics import gram_products, inspection, specs
 from rff_dist.text import human_bytes
-from rff_dist.typing import frozen
+from rff_dist.typing import Summary, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Plan:
         """Return the seconds of the statistics pass at `gflops` billion operations a second per thread."""
         return self.flops / (gflops * 1e9 * self.n_workers * self.n_threads)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         return {**asdict(self), "peak_bytes": self.peak_bytes}
 
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from rff_dist.numerics import machine
 from rff_dist.statistics import inspection, specs
 from rff_dist.storage import columns, grids, outputs
 from rff_dist.text import short_repr
-from rff_dist.typing import AnyArray, FloatArray, frozen
+from rff_dist.typing import AnyArray, Facts, FloatArray, frozen
 
 
 @frozen(eq=False)
@@ -105,7 +105,7 @@ def write_output[S](
     *,
     engine: Engine,
     label: str = "predict",
-    attributes: Mapping[str, Any] | None,
+    attributes: Facts | None,
     overwrite: bool = False,
 ) -> outputs.StagedOutput:
     """Apply a function to each block's rows, and write the results to a new output.

@@ -1,7 +1,5 @@
 """The first steps of every fit: measure the columns, standardise the inputs, draw features."""
 
-from typing import Any
-
 from rff_dist.data import blocks, sources
 from rff_dist.engines import progress, protocol
 from rff_dist.features import draw as for_dataset
@@ -9,7 +7,7 @@ from rff_dist.features import feature_options, maps
 from rff_dist.statistics import accumulate, inspection, passes
 from rff_dist.statistics.moments import Moments
 from rff_dist.storage import documents
-from rff_dist.typing import Facts, frozen
+from rff_dist.typing import Facts, Summary, frozen
 
 
 @frozen
@@ -99,7 +97,7 @@ def describe_dataset(dataset: blocks.Dataset) -> Facts:
     Raises ConflictError if the rows were changed since it was opened.
     """
     dataset.check_unchanged()
-    facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
+    facts: Summary = {"data_fingerprint": dataset.fingerprint()}
     if dataset.version is not None:
         facts["data_version"] = dataset.version
         if (name := documents.name_of(dataset.attributes)) is not None:

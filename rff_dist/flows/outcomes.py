@@ -29,6 +29,7 @@ from prefect.states import Completed
 from rff_dist.ridge import describe
 from rff_dist.storage import locations
 from rff_dist.text import redact
+from rff_dist.typing import Facts, Summary
 
 _LONGEST = 500  # characters of a state's message, which pages show in one line
 #: The sentence with which a run's last document begins.
@@ -40,7 +41,7 @@ def say(sentence: str) -> None:
     _said.set(sentence)
 
 
-def end(result: Mapping[str, Any], parameters: Mapping[str, Any], *, publishes: bool) -> State[Any]:
+def end(result: Facts, parameters: Mapping[str, Any], *, publishes: bool) -> State[Any]:
     """Tag the run that calls this, tell of what happened to its model, and return its last state.
 
     `result`: of the flow; the state holds it.
@@ -77,7 +78,7 @@ def end(result: Mapping[str, Any], parameters: Mapping[str, Any], *, publishes: 
     return last
 
 
-def _describe(result: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(result: Facts) -> Summary:
     """Return what is told of an asset: of a result, its rows, digests, versions and errors."""
     names = ("digest", "model_digest", "fingerprint", "version", "n_new", "inertia")
     errors = result.get("metrics") or result.get("estimate") or {}

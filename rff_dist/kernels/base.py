@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from rff_dist.checks import as_array, check_count, is_number
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.frequencies import designs, uniforms
-from rff_dist.typing import Facts, FloatArray, frozen
+from rff_dist.typing import Facts, FloatArray, Summary, frozen
 
 type LengthScale = float | tuple[float, ...]
 type Columns = tuple[int, ...] | None  # input columns; None means all
@@ -97,7 +97,7 @@ class Kernel(ABC):
         """
         return self
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         """Return the name and parameters as JSON-able values, for `kernel_from_dict`."""
         parameters = fields(cast("Any", self))  # kernels are dataclasses
         return {"name": self.name, **{p.name: _as_json(getattr(self, p.name)) for p in parameters}}

@@ -16,7 +16,7 @@ from rff_dist.checks import check_positive
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, characteristic
-from rff_dist.typing import Facts, FloatArray
+from rff_dist.typing import Facts, FloatArray, Summary
 
 FAR = 1e100  # larger distances count as this one, whose square does not overflow
 
@@ -553,7 +553,7 @@ class SpectralKernel(Stationary):
         self.check_columns(left.shape[1])
         return super().gram(left, right)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         parameters = super().to_dict()
         del parameters["_law"]
         return {**parameters, "distribution": self._law.to_dict()}
@@ -641,7 +641,7 @@ class Mixture:
     def measure(self) -> designs.NormalMixture:
         return designs.NormalMixture(np.array(self.weights), np.array(self.means), np.array(self.scales))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         law = self.measure()
         return {name: getattr(law, name).tolist() for name in ("weights", "means", "scales")}
 

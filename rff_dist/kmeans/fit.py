@@ -38,7 +38,7 @@ from rff_dist.pca.fit import fit_components
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import human_bytes
-from rff_dist.typing import AnyIntArray, BoolArray, FloatArray, IndexArray, frozen
+from rff_dist.typing import AnyIntArray, BoolArray, FloatArray, IndexArray, Summary, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: E
     return replace(clusters, card=describe(dataset, space, lloyd, clusters.n_clusters))
 
 
-def describe(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, n_clusters: int) -> dict[str, Any]:
+def describe(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, n_clusters: int) -> Summary:
     """Return the card of clusters: the facts of the dataset, and the parameters of an `RFFKMeans`."""
     own = {**parameters.of_options(space, lloyd), "n_clusters": n_clusters}
     return {**prepare.describe_dataset(dataset), parameters.PARAMETERS: own}
@@ -260,7 +260,7 @@ class JudgedNumber:
     clusters: Clusters
     silhouette: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         """Return JSON values; None for NaN and infinity."""
         return {
             **values_of(self.clusters, "n_clusters", "inertia"),
@@ -288,7 +288,7 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         return [candidate.to_dict() for candidate in self.candidates]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         """Return JSON values, for a model's card."""
         return {"candidates": self.rows, "n_sampled": self.n_sampled}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.recipes import model_rows
 from rff_dist.statistics import inspection
 from rff_dist.storage import outputs
-from rff_dist.typing import AnyArray, FloatArray, IntArray, PathLike, frozen
+from rff_dist.typing import AnyArray, Facts, FloatArray, IntArray, PathLike, Summary, frozen
 
 
 def label_in_memory(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -> NDArray[np.int32]:
@@ -88,7 +87,7 @@ def write_labels(
     ).n_samples
 
 
-def attributes_of(clusters: starts.Clusters) -> dict[str, Any]:
+def attributes_of(clusters: starts.Clusters) -> Summary:
     """Return what is stored with labels about their clusters."""
     return {"feature_map_digest": clusters.feature_map.digest(), "n_clusters": clusters.n_clusters}
 
@@ -102,7 +101,7 @@ def stage_labels(
     distances: bool = False,
     principal: bool = False,
     overwrite: bool = False,
-    attributes: Mapping[str, Any] | None = None,
+    attributes: Facts | None = None,
 ) -> outputs.StagedOutput:
     """Write labels as `write_labels` does; without attributes the caller finishes or discards them.
 

@@ -35,7 +35,7 @@ from rff_dist.numerics import exact_sums
 from rff_dist.statistics import accumulate, specs
 from rff_dist.statistics.moments import ColumnMoments, Moments, _about, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.typing import FloatArray, IndexArray, frozen
+from rff_dist.typing import FloatArray, IndexArray, Summary, frozen
 
 LEVEL = 0.05
 
@@ -279,7 +279,7 @@ class Drift:
             for i in shifts.order[:20]
         ]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         """Return the results as JSON values, with the 20 columns that moved most."""
         return {
             "drifted": self.drifted,

@@ -21,7 +21,7 @@ from rff_dist.ridge import describe
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import inspection, passes, ridge_statistics
 from rff_dist.statistics.moments import ColumnMoments
-from rff_dist.typing import Facts
+from rff_dist.typing import Facts, Summary
 
 # Entries of a card that tell whether two models have the same rows.
 _ROWS = ("data_fingerprint", "data_version", "data_id", "prefix_fingerprint", "n_samples")
@@ -87,7 +87,7 @@ def rows_of(model: RidgeModel) -> list[Facts]:
     return entries
 
 
-def _about(model: RidgeModel, sources: Sequence[RidgeModel]) -> dict[str, Any]:
+def _about(model: RidgeModel, sources: Sequence[RidgeModel]) -> Summary:
     """Return the texts about a model as a fact for a card, with what `sources` say about their data."""
     texts = {name: text for name, text in model.card.get("about", {}).items() if name != "data"}
     data = dict.fromkeys(source.card.get("about", {}).get("data", "") for source in sources)

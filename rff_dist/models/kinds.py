@@ -10,7 +10,7 @@ from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.ridge import models
 from rff_dist.storage import records
 from rff_dist.text import redact
-from rff_dist.typing import PathLike
+from rff_dist.typing import PathLike, Summary
 
 KIND = "k-means model"
 _RESULTS = ("inertia", "inertias", "start_inertias", "n_iter", "converged")
@@ -68,7 +68,7 @@ def kind_of(model: AnyModel) -> str:
     return "classifier" if "classifier" in model.card else "regression"
 
 
-def chosen_of(model: AnyModel) -> dict[str, Any]:
+def chosen_of(model: AnyModel) -> Summary:
     """Return what the lineage records about a model besides its features."""
     if isinstance(model, starts.Clusters):
         return {"n_clusters": model.n_clusters}

@@ -22,12 +22,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, distribution
 from itertools import islice
-from typing import Any
 
 from rff_dist import __version__, errors
 from rff_dist.storage import locations, output_places, records
 from rff_dist.text import redact
-from rff_dist.typing import Facts, PathLike
+from rff_dist.typing import Facts, PathLike, Summary
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class Version:
     reason: str
     lineage: Facts
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         """Return it as JSON values, its URL without credentials."""
         return {**asdict(self), "url": redact(self.url)}
 
@@ -389,7 +388,7 @@ def code_version() -> dict[str, str]:
     return facts
 
 
-def _checked_lineage(lineage: Facts) -> dict[str, Any]:
+def _checked_lineage(lineage: Facts) -> Summary:
     facts = records.plain_json({**code_version(), **lineage}, "the lineage is")
     if isinstance(facts.get("data"), str):
         facts["data"] = redact(facts["data"])

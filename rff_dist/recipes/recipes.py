@@ -36,7 +36,7 @@ from rff_dist.recipes.tables import (
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.storage import locations
 from rff_dist.text import clipped
-from rff_dist.typing import Facts, FloatArray, IntArray, frozen
+from rff_dist.typing import Facts, FloatArray, IntArray, Summary, frozen
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 MISSING = "(missing)"  # the level of missing text, if missing values are filled in
@@ -365,7 +365,7 @@ class Recipe:
             start += part.shape[1]
         return X
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         """Return the recipe as JSON values."""
         return {
             "format": _FORMAT,
@@ -531,5 +531,5 @@ def _places(column: pyarrow.Array, levels: Sequence[str], fill: str | None) -> t
     return places.fill_null(len(levels)).to_numpy(zero_copy_only=False).astype(np.int64), missing
 
 
-def _as_dict(item: Any) -> dict[str, Any]:
+def _as_dict(item: Any) -> Summary:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(item).items()}

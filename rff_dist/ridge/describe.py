@@ -15,14 +15,14 @@ from rff_dist.ridge import solve
 from rff_dist.selection.grids import RESOLUTION
 from rff_dist.statistics import inspection, ridge_statistics, specs
 from rff_dist.text import errors_words, number, plus_minus, some
-from rff_dist.typing import Summary
+from rff_dist.typing import Facts, Summary
 
 type Row = dict[str, Any]
 
 
 def describe_cut(
     dataset: Dataset, statistics: ridge_statistics.RidgeStatistics, folds: folding.Folds | None = None
-) -> Mapping[str, Any]:
+) -> Facts:
     """Return the facts about the blocks that were summed; only the last one has fewer rows."""
     blocks = summed_blocks(dataset, statistics.spec, folds)
     return {"rows_per_block": blocks[0].n_samples, "summed_by_folds": folds is not None}
@@ -34,7 +34,7 @@ def summed_blocks(dataset: Dataset, spec: specs.StatisticsSpec, folds: folding.F
     return inspection.blocks_of(dataset, max_rows=spec.limb_rows, n_folds=n_folds)
 
 
-def describe_choices(penalty: options.Penalty) -> Mapping[str, Any]:
+def describe_choices(penalty: options.Penalty) -> Facts:
     """Return the facts that let later fits choose alpha as this one did."""
     alpha, per_target = penalty.alpha, penalty.per_target
     return {
@@ -44,7 +44,7 @@ def describe_choices(penalty: options.Penalty) -> Mapping[str, Any]:
     }
 
 
-def describe_estimate(solved: solve.Solved) -> dict[str, Any] | None:
+def describe_estimate(solved: solve.Solved) -> Summary | None:
     """Return the cross-validated errors; None if nothing was cross-validated.
 
     Returns `estimate`: `by`, "cv"; for each target `rmse` in its units, its `rmse_standard_error`
@@ -141,7 +141,7 @@ def compare_rows(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _length_scale_at_end(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
+def _length_scale_at_end(row: Facts, rows: Sequence[Facts]) -> str | None:
     length_scale = row["length_scale"]
     tried = {
         other["length_scale"]
@@ -158,7 +158,7 @@ def _length_scale_at_end(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any
 CANDIDATE_CELLS = ("kernel", "scale", "features", "D", "alpha", "R²")
 
 
-def candidate_cells(row: Mapping[str, Any]) -> list[Any]:
+def candidate_cells(row: Facts) -> list[Any]:
     """Return a candidate on a model's card as a row of a table."""
     alpha = row["alpha"]
     return [
@@ -171,18 +171,18 @@ def candidate_cells(row: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def candidate_name(row: Mapping[str, Any]) -> str:
+def candidate_name(row: Facts) -> str:
     """Return the kernel, length scale and features of a candidate on a model's card."""
     scale = "" if row["length_scale"] is None else f", length scale {_scale_words(row['length_scale'])}"
     return f"{_kernel_words(row)}{scale}, D = {row['n_components']:,}, {row['features']}"
 
 
-def candidate_words(row: Mapping[str, Any]) -> str:
+def candidate_words(row: Facts) -> str:
     """Return a candidate and its R² by cross-validation in words."""
     return f"{candidate_name(row)}, R² {plus_minus(1 - row['score'], row['standard_error'])}"
 
 
-def _kernel_words(row: Mapping[str, Any]) -> str:
+def _kernel_words(row: Facts) -> str:
     return names.shortened_text(row["kernel"]) + (" of mapped columns" if row["mapped"] else "")
 
 
@@ -190,7 +190,7 @@ def _scale_words(scale: Any) -> str:
     return "by column" if isinstance(scale, list) else number(scale)
 
 
-def ranked_candidates(candidates: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def ranked_candidates(candidates: Sequence[Facts]) -> list[Facts]:
     """Return candidates, the best first; the first round's come last: they are errors of fewer rows and D."""
     best = chosen_candidate(candidates)
     return sorted(candidates, key=lambda row: (row is not best, row.get("round") == "first", row["score"]))
@@ -207,7 +207,7 @@ TITLES = {
 }
 
 
-def estimate_of(card: Mapping[str, Any]) -> Summary | None:
+def estimate_of(card: Facts) -> Summary | None:
     """Return the errors on new rows that a model's card estimates; None if it has no estimate.
 
     For a classifier these are accuracy and log loss; errors of its targets of −1 and +1 say nothing.
@@ -219,7 +219,7 @@ def estimate_of(card: Mapping[str, Any]) -> Summary | None:
     return {"by": estimate["by"], **figures} if figures else None
 
 
-def chosen_candidate(candidates: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def chosen_candidate(candidates: Sequence[Facts]) -> Mapping[str, Any] | None:
     """Return the best of the candidates on a model's card; None if there are none."""
     if not candidates:
         return None
@@ -228,13 +228,13 @@ def chosen_candidate(candidates: Sequence[Mapping[str, Any]]) -> Mapping[str, An
     return min(final, key=lambda candidate: float(candidate["score"])) if final else candidates[0]
 
 
-def n_candidates(candidates: Sequence[Mapping[str, Any]]) -> int:
+def n_candidates(candidates: Sequence[Facts]) -> int:
     """Return how many candidates were tried; finalists were tried twice."""
     first = [candidate for candidate in candidates if candidate.get("round") == "first"]
     return len(first or candidates)
 
 
-def errors_text(errors: Mapping[str, Any], targets: Sequence[str] | None = None) -> str:
+def errors_text(errors: Facts, targets: Sequence[str] | None = None) -> str:
     """Return the errors of a record in words, with their standard errors if it has them.
 
     `targets`: names of several targets; by default y0, y1, ….

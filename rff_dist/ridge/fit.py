@@ -32,7 +32,7 @@ from rff_dist.statistics import fold_statistics, inspection, moments, passes
 from rff_dist.statistics.accumulate import Accumulations
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import human_bytes, short_repr
-from rff_dist.typing import Do, Facts, frozen, plainly
+from rff_dist.typing import Do, Facts, Summary, frozen, plainly
 
 logger = logging.getLogger(__name__)
 
@@ -449,7 +449,7 @@ def fold_models_of(trained: Trained) -> conformal.FoldModels:
     return conformal.fold_models(trained.parts, feature_map, alpha=alpha, fit_intercept=fit_intercept)
 
 
-def _card_of(prepared: Prepared, solved: solve.Solved, penalty: Penalty) -> dict[str, Any]:
+def _card_of(prepared: Prepared, solved: solve.Solved, penalty: Penalty) -> Summary:
     return {
         **describe_dataset(prepared.dataset),
         **describe.describe_choices(penalty),

@@ -4,7 +4,6 @@ import hashlib
 import logging
 import os
 import platform
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache, cached_property
@@ -26,7 +25,7 @@ from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.statistics import moments, ridge_statistics
 from rff_dist.storage import records
 from rff_dist.text import redact, short_repr
-from rff_dist.typing import AnyArray, Arrays, FloatArray
+from rff_dist.typing import AnyArray, Arrays, Facts, FloatArray, Summary
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ class RidgeModel:
     selection: Arrays = field(default_factory=dict)
     held_out: conformal.HeldOutScores | None = None
     columns: moments.ColumnMoments | None = None
-    card: Mapping[str, Any] = field(default_factory=dict)
+    card: Facts = field(default_factory=dict)
 
     __repr__ = short_repr
 
@@ -70,10 +69,10 @@ class RidgeModel:
         statistics: ridge_statistics.RidgeStatistics | None,
         solution: RidgeSolution,
         selection: Arrays,
-        card: Mapping[str, Any],
+        card: Facts,
         *,
         one_dimensional: bool = False,
-        solver: Mapping[str, Any] | None = None,
+        solver: Facts | None = None,
     ) -> Self:
         """Build a model from the results of a fit.
 
@@ -208,7 +207,7 @@ def one_or_several(alpha: ArrayLike) -> float | FloatArray:
     return float(values[0]) if (values == values[0]).all() else values
 
 
-def describe_environment() -> dict[str, Any]:
+def describe_environment() -> Summary:
     """Return the versions and the kind of processor that bits depend on."""
     blas = [library for library in machine.libraries_with_threads() if library["user_api"] == "blas"]
     return {
@@ -237,7 +236,7 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
         parts["held_out"] = model.held_out.to_arrays()
     if model.columns is not None:
         parts["columns"] = model.columns.to_arrays()
-    metadata: dict[str, Any] = {
+    metadata: Summary = {
         "alpha": model.plain_alpha,
         "one_dimensional": model.one_dimensional,
         "feature_map": features,
@@ -312,7 +311,7 @@ def record_features(feature_map: maps.FeatureMap) -> tuple[dict[str, Any], dict[
     return values, arrays
 
 
-def read_features(values: Mapping[str, Any], arrays: Arrays) -> maps.FeatureMap:
+def read_features(values: Facts, arrays: Arrays) -> maps.FeatureMap:
     """Rebuild the map that `record_features` kept, from its spec if that still draws the same features."""
     standardizer = maps.Standardizer.from_arrays(arrays)
     stored = kinds.read_map(values, kinds.with_prefix(arrays, "features_"), standardizer)

@@ -9,7 +9,6 @@ are applied when the statistics are read, in float64.
 import hashlib
 import json
 import operator
-from collections.abc import Mapping
 from dataclasses import asdict, field, replace
 from typing import Any, Self
 
@@ -20,7 +19,7 @@ from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, solution
 from rff_dist.statistics import specs
 from rff_dist.text import short_repr
-from rff_dist.typing import AnyArray, Arrays, EqualByFields, FloatArray, IntArray, frozen
+from rff_dist.typing import AnyArray, Arrays, EqualByFields, Facts, FloatArray, IntArray, Summary, frozen
 
 type _Limbs = tuple[IntArray, IntArray | None]  # low, and high if one limb is not enough
 
@@ -289,7 +288,7 @@ class RidgeStatistics(EqualByFields):
         return {"spec": _spec_to_dict(self.spec), **counts, "digest": self.digest()}, arrays
 
     @classmethod
-    def from_arrays(cls, metadata: Mapping[str, Any], arrays: Arrays) -> Self:
+    def from_arrays(cls, metadata: Facts, arrays: Arrays) -> Self:
         """Build statistics from what `to_arrays` returned.
 
         Raises
@@ -316,7 +315,7 @@ class RidgeStatistics(EqualByFields):
         return statistics
 
 
-def _spec_to_dict(spec: specs.StatisticsSpec) -> dict[str, Any]:
+def _spec_to_dict(spec: specs.StatisticsSpec) -> Summary:
     """Return the spec as JSON values, without `part`: only whole sums are stored or hashed."""
     values = asdict(spec)
     del values["part"]

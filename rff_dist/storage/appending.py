@@ -20,7 +20,7 @@ from rff_dist.storage import arrays, columns, documents, locations, repositories
 from rff_dist.storage.columns import ID
 from rff_dist.storage.groups import StoredGroup, complete, require_versions
 from rff_dist.text import some
-from rff_dist.typing import Facts, IntArray, PathLike, frozen
+from rff_dist.typing import Facts, IntArray, PathLike, Summary, frozen
 
 _SHOWN_SOURCES = 20
 
@@ -139,7 +139,7 @@ def append_batches(
         came_from = [str(source.get("name")) for source in new]
         words = f"append {n_new:,} rows" + (f", replace {n_replaced:,}" if n_replaced else "")
         words = message or words + (f" from {some(came_from)}" if came_from else "")
-        facts: dict[str, Any] = {"sources": came_from[:_SHOWN_SOURCES]} if came_from else {}
+        facts: Summary = {"sources": came_from[:_SHOWN_SOURCES]} if came_from else {}
         if n_replaced:
             facts |= {"n_added": n_new, "n_replaced": n_replaced, "n_deleted": 0}
         what = "merge" if n_replaced else "append"

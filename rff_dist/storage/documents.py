@@ -26,7 +26,7 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from rff_dist.errors import ConflictError, IntegrityError, OutputBusyError, StorageError, VersionError
 from rff_dist.storage import locations
-from rff_dist.typing import Facts, frozen
+from rff_dist.typing import Facts, Summary, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _DRAINED_S = 60.0  # by then a request to an object store is given up
 _memory_lock = threading.Lock()
 
 
-def load_json(content: bytes) -> dict[str, Any]:
+def load_json(content: bytes) -> Summary:
     """Parse a JSON object from a file that may be hostile.
 
     Raises StorageError if it is too long, too deep, or not a JSON object.
@@ -105,7 +105,7 @@ def sign_document(document: Facts, *, kind: str, version: int) -> bytes:
     return json.dumps({**whole, "sha256": _digest(whole)}, indent=1, allow_nan=False).encode()
 
 
-def parse_document(content: bytes, *, kind: str, version: int, where: str) -> dict[str, Any]:
+def parse_document(content: bytes, *, kind: str, version: int, where: str) -> Summary:
     """Return the document that `sign_document` wrote.
 
     `version`: the newest format version that this release reads.

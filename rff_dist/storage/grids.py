@@ -20,7 +20,7 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, documents, groups, locations
 from rff_dist.storage.outputs import Layout, StagedOutput, begin
-from rff_dist.typing import AnyArray, PathLike
+from rff_dist.typing import AnyArray, Facts, PathLike, Summary
 
 _log = logging.getLogger(__name__)
 # How values are stored; a result has its own.
@@ -84,7 +84,7 @@ def open_variable(group: groups.StoredGroup, name: str, missing_chunks: str = "e
       time of another calendar.
     """
     header, array = group.require_array(name, missing_chunks, text=False)
-    attributes: dict[str, Any] = dict(array.attrs)
+    attributes: Summary = dict(array.attrs)
     dims = _dims(array)
     if dims is None or None in dims or len(set(dims)) != len(header.shape):
         raise StorageError(
@@ -270,7 +270,7 @@ def _group_of(dataset: grids.GridDataset) -> groups.StoredGroup:
     return variable.group
 
 
-def find_inputs(url: PathLike, version: str | None, card: Mapping[str, Any]) -> list[str] | None:
+def find_inputs(url: PathLike, version: str | None, card: Facts) -> list[str] | None:
     """Return the inputs of a model if they are variables of the group at `url`, which then is a grid."""
     names: list[str] = card.get("feature_names") or []
     group = groups.find_group(url, version)
@@ -336,7 +336,7 @@ class GridOutput(StagedOutput):
         number = int(np.searchsorted(self.edges, block.start, side="right")) - 1
         return number, self.grid.region(number)
 
-    def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
+    def finish(self, attributes: Facts | None = None) -> None:
         manifest = {documents.MANIFEST: {"n_samples": self.n_samples}}
         with locations.store_errors(f"{self.location} cannot be put in place"):
             store = locations.open_store(self.place.staged, read_only=False)
@@ -429,7 +429,7 @@ def _create(
     dtype: np.dtype[Any],
     dataset: grids.GridDataset,
     reference: StoredVariable,
-    attributes: Mapping[str, Any],
+    attributes: Facts,
 ) -> None:
     grid, header = dataset.grid, reference.header
     chunks = tuple(min(pair) for pair in zip(grid.chunks, grid.piece, strict=True))
@@ -454,9 +454,7 @@ def _create(
     )
 
 
-def _attributes(
-    name: str, target_name: str, target: Mapping[str, Any], reference: StoredVariable
-) -> dict[str, Any]:
+def _attributes(name: str, target_name: str, target: Facts, reference: StoredVariable) -> dict[str, Any]:
     """Return the attributes of a result: of the target, and those that place it on the earth."""
     places = {k: v for k, v in reference.attributes.items() if k in ("grid_mapping", "coordinates")}
     if name == "prediction":

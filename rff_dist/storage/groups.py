@@ -25,7 +25,7 @@ from zarr.storage import LocalStore, ObjectStore, WrapperStore
 from rff_dist.errors import ConflictError, IntegrityError, NoSuchVersionError, StorageError, VersionError
 from rff_dist.storage import arrays, documents, locations, repositories
 from rff_dist.text import some
-from rff_dist.typing import Facts, PathLike
+from rff_dist.typing import Facts, PathLike, Summary
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ class StoredGroup:
         return f"{self.root}/" if self.root else ""
 
     @cached_property
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> Summary:
         """The group's attributes.
 
         Raises StorageError if there is no group, or an unfinished one; IntegrityError if it is damaged.
@@ -267,7 +267,7 @@ def require_versions(location: locations.Location) -> None:
         )
 
 
-def _read_attributes(store: Store, prefix: str, place: str) -> dict[str, Any]:
+def _read_attributes(store: Store, prefix: str, place: str) -> Summary:
     """Read and check a group's attributes; raise a StorageError that says what is there instead."""
     # Each name is a request to an object store, so the search ends with the first one that is there.
     for name in ("zarr.json", ".zgroup", ".zarray"):
@@ -380,7 +380,7 @@ def complete(
     known = documents.manifest_of(document["attributes"]).get(_PARTS, {}) if changed is not None else {}
     parts = {name: _describe(store, name, known.get(name), (changed or {}).get(name, ())) for name in names}
     state = {"state": "complete", "format_version": FORMAT_VERSION}
-    manifest: dict[str, Any] = {**attributes[documents.MANIFEST], **state, _PARTS: parts}
+    manifest: Summary = {**attributes[documents.MANIFEST], **state, _PARTS: parts}
     document["attributes"] = {**document["attributes"], **attributes, documents.MANIFEST: manifest}
     manifest[_COVERS] = sorted(document["attributes"])
     manifest[_DIGEST] = _digest_of(document)
@@ -438,7 +438,7 @@ def _digest_of(document: Facts) -> str:
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
-def _describe(store: Store, name: str, known: Facts | None, changed: Iterable[int]) -> dict[str, Any]:
+def _describe(store: Store, name: str, known: Facts | None, changed: Iterable[int]) -> Summary:
     header = arrays.read_header(store, name, label=f"array {name!r}", text=True)
     assert header is not None
     n_chunks = -(-header.shape[0] // header.chunks[0])

@@ -15,7 +15,7 @@ from rff_dist.data import blocks, columns
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import documents, groups, locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, create_array, read_rows
-from rff_dist.typing import Facts, PathLike, frozen
+from rff_dist.typing import Facts, PathLike, Summary, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -274,7 +274,7 @@ def create_output(
       place cannot be written or lies inside another dataset.
     """
     sources = [locations.parse_location(source) for source in inputs]
-    attributes: dict[str, Any] = {}
+    attributes: Summary = {}
     if layout.column_names is not None:
         attributes["feature_names"] = list(layout.column_names)
 

@@ -27,7 +27,7 @@ from rff_dist import __version__
 from rff_dist.data import memory
 from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError, UnsafeModelError
 from rff_dist.storage import arrays, documents, locations, output_places
-from rff_dist.typing import Facts, PathLike, frozen
+from rff_dist.typing import Facts, PathLike, Summary, frozen
 
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
@@ -47,7 +47,7 @@ class Record:
     """
 
     kind: str
-    metadata: dict[str, Any]
+    metadata: Summary
     arrays: dict[str, np.ndarray]
     format_version: int
     rff_dist_version: str
@@ -165,7 +165,7 @@ def add_lineage(location: locations.Location, lineage: Facts) -> None:
     output_places.publish_bytes(location, store, locations.RECORD_FILE, content, expected=found)
 
 
-def plain_json(values: Facts, what: str) -> dict[str, Any]:
+def plain_json(values: Facts, what: str) -> Summary:
     """Return a copy of JSON values, such as lists for tuples.
 
     Raises InvalidParameterError, which says that `what` is not JSON, if they are anything else.
@@ -197,7 +197,7 @@ def _checked_array(name: str, array: np.ndarray) -> np.ndarray:
     return np.asarray(values, dtype=values.dtype.newbyteorder("="), order="C")
 
 
-def _checked_metadata(metadata: Facts) -> dict[str, Any]:
+def _checked_metadata(metadata: Facts) -> Summary:
     # A copy, because the caller's metadata may change while arrays are written.
     copy = plain_json(metadata, "the metadata are")
     # half, to leave room for the rest of the document
@@ -260,7 +260,7 @@ def _read_document(location: locations.Location) -> bytes:
     return content
 
 
-def _parse_document(content: bytes, location: locations.Location) -> dict[str, Any]:
+def _parse_document(content: bytes, location: locations.Location) -> Summary:
     where = f"{locations.RECORD_FILE} of {location}"
     document = documents.parse_document(content, kind=_KIND, version=FORMAT_VERSION, where=where)
     if not _is_record(document):
@@ -323,7 +323,7 @@ def _read_array(store: Store, path: str, entry: Facts, label: str) -> np.ndarray
     return values
 
 
-def _describe(values: np.ndarray) -> dict[str, Any]:
+def _describe(values: np.ndarray) -> Summary:
     return {"shape": values.shape, "dtype": values.dtype.name, "sha256": _sha256(values)}
 
 

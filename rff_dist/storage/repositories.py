@@ -27,7 +27,7 @@ from zarr.core.sync import sync
 
 from rff_dist import errors
 from rff_dist.storage import documents, locations
-from rff_dist.typing import Facts, frozen
+from rff_dist.typing import Facts, Summary, frozen
 
 if TYPE_CHECKING:
     import icechunk
@@ -67,7 +67,7 @@ class Snapshot:
     facts: Facts
     tags: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Summary:
         """Return it as JSON values."""
         return {
             "version": self.id,

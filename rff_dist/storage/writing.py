@@ -22,7 +22,7 @@ from rff_dist.storage import datasets, documents, locations, output_places, repo
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, read_rows
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.groups import complete
-from rff_dist.typing import Facts, PathLike, frozen
+from rff_dist.typing import Facts, PathLike, Summary, frozen
 
 MAX_CHUNK_ROWS = 2**16
 MAX_CHUNKS = 2**31  # along the rows, since Icechunk counts them in 32 bits
@@ -171,7 +171,7 @@ def write_batches(
         buffer = _fill(group, batches, n_samples, how)
         digest, n_after = buffer.finish(), buffer.n_samples
         stored = _with_names(buffer, names, attributes)
-        manifest: dict[str, Any] = {"n_samples": n_after, "chunk_rows": buffer.chunk_rows, "sha256": digest}
+        manifest: Summary = {"n_samples": n_after, "chunk_rows": buffer.chunk_rows, "sha256": digest}
         manifest[documents.LINE] = [[n_after, digest]]
         if change is not None:
             manifest |= {documents.NAME: uuid.uuid4().hex, LOADS: describe_loads(with_load([], n_after))}

@@ -20,7 +20,7 @@ from rich.text import Text
 from rff_dist import errors
 from rff_dist.engines import logs
 from rff_dist.text import redact, without_secrets
-from rff_dist.typing import PathLike
+from rff_dist.typing import Facts, PathLike
 from rff_dist.workbench.cli import settings
 from rff_dist.workbench.results import exits
 
@@ -154,7 +154,7 @@ def _see_help(title: str) -> str:
     return f"see: {' '.join(filter(None, ['rff-dist', title]))} --help"
 
 
-def _tell_error(title: str, told: Mapping[str, Any], message: str, hint: str, *, as_json: bool) -> None:
+def _tell_error(title: str, told: Facts, message: str, hint: str, *, as_json: bool) -> None:
     message = without_secrets(message)
     view = Text.assemble(("error: ", "bold red"), message)
     _show_line("error", message, view, {"kind": told["kind"]})
@@ -181,7 +181,7 @@ def _near_path(message: str, values: Iterable[Any]) -> str:
     return ""
 
 
-def write_json(document: Mapping[str, Any]) -> None:
+def write_json(document: Facts) -> None:
     """Write a document to standard output, with null for NaN and infinity, which JSON does not have."""
     from pydantic import ConfigDict, TypeAdapter
 

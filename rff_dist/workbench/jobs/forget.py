@@ -6,7 +6,7 @@ had never been there → remove the earlier versions → list what still holds t
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,7 +25,7 @@ from rff_dist.storage.columns import ID
 from rff_dist.storage.documents import name_of
 from rff_dist.storage.groups import require_versions
 from rff_dist.text import redact
-from rff_dist.typing import Summary, frozen
+from rff_dist.typing import Facts, Summary, frozen
 from rff_dist.workbench.jobs import refresh, specs, steps, train, watching
 from rff_dist.workbench.tables import unlike
 from rff_dist.workbench.tables.corrections import read_rows_to_change
@@ -54,7 +54,7 @@ class Nearby:
     """A model in the folder of the data or one below, with its card, or the error of reading it."""
 
     url: str
-    card: Mapping[str, Any]
+    card: Facts
     error: str | None = None
 
 
@@ -76,7 +76,7 @@ class Forgotten:
     version: str | None
     X: np.ndarray
     data_id: str | None
-    sources: list[Mapping[str, Any]]
+    sources: list[Facts]
     record: Summary
 
 

@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from rff_dist import fields
 from rff_dist.errors import DataError, StorageError
@@ -11,7 +10,7 @@ from rff_dist.recipes import recipes, transformer
 from rff_dist.recipes.reading import Reading
 from rff_dist.storage import datasets, locations, records, writing
 from rff_dist.text import redact
-from rff_dist.typing import Summary
+from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import places, specs, steps, watching
 from rff_dist.workbench.tables import files, queries, rows
 from rff_dist.workbench.tables import ingest as ingest_module
@@ -110,7 +109,7 @@ def find_recipe(url: str) -> recipes.Recipe:
             content = path.read_bytes()
         return recipes.Recipe([transformer.read_transformer(content)])
     try:
-        facts: Mapping[str, Any] = records.peek_record(url).metadata["card"]
+        facts: Facts = records.peek_record(url).metadata["card"]
     except StorageError:  # not a model: datasets keep their recipe in their attributes
         facts = datasets.open_dataset(url, y=None).attributes
     recipe = recipes.recipe_of(facts)

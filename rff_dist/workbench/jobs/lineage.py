@@ -24,7 +24,7 @@ from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, records
 from rff_dist.text import redact, without_secrets
-from rff_dist.typing import frozen
+from rff_dist.typing import Summary, frozen
 from rff_dist.workbench.jobs import places
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _facets_of_model(url: str) -> dict[str, Any]:
     digest = str(stored.get("digest"))
     number, parent = (None, None) if version is None else (version.number, version.parent)
     card = stored.get("card", {})
-    told: dict[str, Any] = {"digest": digest, "parent_version": parent}
+    told: Summary = {"digest": digest, "parent_version": parent}
     told |= {name: card.get(name) for name in ("n_samples", "data_version")}
     metrics = card.get("metrics") or {}
     told |= dict(_numbers({key: value for key, value in metrics.items() if key != "groups"}))

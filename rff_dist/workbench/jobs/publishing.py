@@ -1,7 +1,7 @@
 """Where jobs publish models: as files, or as the next version of a registered model, with its lineage."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rff_dist.features import kinds
@@ -11,7 +11,7 @@ from rff_dist.models.kinds import AnyModel, chosen_of, write_any
 from rff_dist.ridge import models
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
-from rff_dist.typing import Summary
+from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import places, specs
 
 #: Where a model is published: options of a job.
@@ -63,7 +63,7 @@ def publish(
     data: str | None,
     reason: str = "",
     promote: bool = True,
-    lineage: Mapping[str, Any] | None = None,
+    lineage: Facts | None = None,
 ) -> versions.Version:
     """Store a model as the next version of the registered model at `url`.
 
@@ -104,7 +104,7 @@ def describe_model(url: str, model: models.RidgeModel, version: versions.Version
     }
 
 
-def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
+def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
     """Return what a model was made from.
 
     `data`: URL of the rows.

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from rff_dist.storage import appending, datasets, documents, groups, locations, 
 from rff_dist.storage.arrays import Header
 from rff_dist.storage.columns import ID, TIME_COLUMN
 from rff_dist.text import redact
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 from rff_dist.workbench.jobs import places, specs, watching
 from rff_dist.workbench.tables.ingest import PARTS
 from rff_dist.workbench.tables.rows import Holdout
@@ -78,7 +77,7 @@ def split(job: specs.Split) -> Parts:
     return Parts(urls["train"], lengths["train"], urls["test"], lengths["test"])
 
 
-def _warn(job: specs.Split, attributes: Mapping[str, Any], stored: Mapping[str, Header]) -> None:
+def _warn(job: specs.Split, attributes: Facts, stored: Mapping[str, Header]) -> None:
     rows = stored["X"].shape[:1]
     left = [
         name for name, header in stored.items() if name not in appending.ROLES and header.shape[:1] == rows

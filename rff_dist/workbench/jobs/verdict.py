@@ -239,7 +239,7 @@ class Comparison(JudgedRows):
             "differences": {name: loss.describe() for name, loss in self.differences.items()},
         }
 
-    def _scores_of(self, one: Predictions) -> dict[str, Any]:
+    def _scores_of(self, one: Predictions) -> Summary:
         if self.classes is not None:
             surprise = self._losses(one, "log_loss")
             right = self._mean(np.asarray(one.values == self.y, np.float64))

@@ -25,7 +25,7 @@ from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.text import errors_words, redact
-from rff_dist.typing import AnyArray, BoolArray, PathLike
+from rff_dist.typing import AnyArray, BoolArray, Facts, PathLike, Summary
 from rff_dist.workbench.jobs import (
     cards,
     cluster,
@@ -76,7 +76,7 @@ def page_of(
 
 
 def _page_of(result: Result, job: Any, times: Times, command: str | None) -> document.Document:
-    about: dict[str, Any] = {"times": times, "made": {"command": command, **_made_by(job)}}
+    about: Summary = {"times": times, "made": {"command": command, **_made_by(job)}}
     if isinstance(result, cluster.Clustered):
         return clusters_page(result, job, **about)
     if isinstance(result, refresh.Updated):
@@ -178,8 +178,8 @@ def model_page(
     place: str,
     times: Times,
     comparison: verdict.Comparison | None = None,
-    metrics: Mapping[str, Any] | None = None,
-    update: Mapping[str, Any] | None = None,
+    metrics: Facts | None = None,
+    update: Facts | None = None,
     are_new: bool = False,
     version: int | None = None,
     made: Mapping[str, Any] = MappingProxyType({}),
@@ -531,8 +531,8 @@ def score_section(
     page: document.Document,
     model: models.RidgeModel,
     comparison: verdict.Comparison | None,
-    metrics: Mapping[str, Any] | None,
-    gate: Mapping[str, Any] | None,
+    metrics: Facts | None,
+    gate: Facts | None,
 ) -> None:
     """Add the section on a model's errors: on test rows, next to other models, and by cross-validation.
 
@@ -558,7 +558,7 @@ def score_section(
         _own_table(page, "This model by cross-validation", estimate)
 
 
-def _own_table(page: document.Document, caption: str, errors: Mapping[str, Any]) -> None:
+def _own_table(page: document.Document, caption: str, errors: Facts) -> None:
     names = [name for name in describe.TITLES if name in errors]
     header = ("model", *(describe.TITLES[name] for name in names))
     shown = (errors_words(errors[name], errors.get(f"{name}_standard_error")) for name in names)

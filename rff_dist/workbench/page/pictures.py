@@ -26,7 +26,7 @@ from rff_dist.ridge import describe, models
 from rff_dist.selection import cross_validation
 from rff_dist.storage import documents
 from rff_dist.text import number
-from rff_dist.typing import AnyArray, AnyIntArray, FloatArray, PathLike, frozen
+from rff_dist.typing import AnyArray, AnyIntArray, Facts, FloatArray, PathLike, frozen
 from rff_dist.workbench.results.models import target_names
 
 INK = "#1b1b1b"
@@ -71,7 +71,7 @@ def draw_cross_validation(
     *,
     title: str = "",
     subtitle: str = "",
-    candidates: Sequence[Mapping[str, Any]] = (),
+    candidates: Sequence[Facts] = (),
     alpha: float | Sequence[float] | None = None,
 ) -> Figure:
     """Draw errors against alpha; with several D, a second panel shows the least errors against D.
@@ -141,7 +141,7 @@ def draw_cross_validation(
     return figure
 
 
-def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidates: int) -> None:
+def _draw_candidates(axes: Any, ranked: Sequence[Facts], n_candidates: int) -> None:
     """Draw the errors of candidates below each other, the best at the top."""
     places = np.arange(len(ranked))
     errors = np.array([candidate["score"] for candidate in ranked])
@@ -333,7 +333,7 @@ def save(figure: Figure, path: PathLike) -> Path:
 
 
 def draw_choice(
-    model: models.RidgeModel, *, title: str, about: str, candidates: Sequence[Mapping[str, Any]] = ()
+    model: models.RidgeModel, *, title: str, about: str, candidates: Sequence[Facts] = ()
 ) -> Figure | None:
     """Draw the errors that a model's alpha was chosen by; return None if it was given.
 

@@ -47,7 +47,7 @@ def clustering_document(clustered: cluster.Clustered, job: specs.Clustering, run
     return Document(f"wrote {record['output']}", [facts, *parts], record=record, next=following)
 
 
-def describe_agreement(agreement: labels.Contingency, name: str | None) -> dict[str, Any]:
+def describe_agreement(agreement: labels.Contingency, name: str | None) -> Summary:
     """Return how well clusters agree with known labels, for the JSON document."""
     return {
         "name": name,

@@ -94,7 +94,7 @@ def _targets(judged: evaluation.Errors | uncertainty.Calibration, model: Any) ->
     return {"targets": targets}, parts
 
 
-def _calibration(calibration: uncertainty.Calibration, target: int) -> dict[str, Any]:
+def _calibration(calibration: uncertainty.Calibration, target: int) -> Summary:
     def by_level(values: FloatArray) -> dict[str, float]:
         return dict(zip(map(str, uncertainty.LEVELS), values[:, target].tolist(), strict=True))
 

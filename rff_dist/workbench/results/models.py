@@ -287,7 +287,7 @@ def target_names(model: models.RidgeModel) -> list[str]:
 
 def describe_cross_validation(
     table: cross_validation.CrossValidation, n_components: int, alpha: ArrayLike
-) -> dict[str, Any]:
+) -> Summary:
     """Return the k-fold errors at one D and alpha, or alphas of targets, and the best alpha of each D."""
     width = int(np.argmin(np.abs(table.n_components - n_components)))
     wanted = np.broadcast_to(alpha, len(table.target_variance))
@@ -305,10 +305,10 @@ def describe_cross_validation(
     }
 
 
-def describe_stored(record: records.Record) -> dict[str, Any]:
+def describe_stored(record: records.Record) -> Summary:
     """Return the errors of a stored regression or classifier, and how its features are multiplied here."""
     card, dimension = record.metadata["card"], len(record.arrays["coefficients"])
-    described: dict[str, Any] = {"estimate": describe.estimate_of(card)}
+    described: Summary = {"estimate": describe.estimate_of(card)}
     spec = record.metadata["feature_map"].get("spec") or {}
     if spec.get("precision") == "standard" and "statistics" in record.metadata:
         rate = choice.rate_for(dimension, float(card["n_samples"]) * dimension**2)

@@ -111,7 +111,7 @@ def recipe_parts(recipe: recipes.Recipe | None, most: int | None = None) -> list
     return [Heading("Treatment of columns"), facts] if facts else []
 
 
-def describe_recipe(recipe: recipes.Recipe | None) -> dict[str, Any]:
+def describe_recipe(recipe: recipes.Recipe | None) -> Summary:
     """Return how a table's columns became numbers, for the JSON document."""
     if recipe is None:
         return {}
@@ -119,7 +119,7 @@ def describe_recipe(recipe: recipes.Recipe | None) -> dict[str, Any]:
     return {"recipe": columns, "left_out": dict(recipe.left_out), "notes": dict(recipe.notes)}
 
 
-def describe_dataset(dataset: datasets.ZarrDataset) -> dict[str, Any]:
+def describe_dataset(dataset: datasets.ZarrDataset) -> Summary:
     """Return a dataset's facts for the JSON document."""
     return {
         "path": dataset.url,

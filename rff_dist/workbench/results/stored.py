@@ -11,6 +11,7 @@ from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, records
 from rff_dist.text import some
+from rff_dist.typing import Summary
 from rff_dist.workbench.results import clusters, models, rows, words
 from rff_dist.workbench.results.document import Document, Part
 from rff_dist.workbench.tables.ingest import PARTS
@@ -34,7 +35,7 @@ def stored_document(path: str) -> Document:
     mark = attributes.get("rff_dist")
     written = {"predictions", "labels"} & set(arrays)
     kind = "dataset" if "X" in arrays else "predictions" if written else "Zarr group"
-    record: dict[str, Any] = {
+    record: Summary = {
         "path": path,
         "kind": kind,
         "written_by_rff_dist": isinstance(mark, Mapping),
@@ -132,7 +133,7 @@ def _lineage_facts(version: versions.Version) -> words.Facts:
 
 def _describe_record(path: str, record: records.Record, version: versions.Version | None) -> Document:
     metadata = record.metadata
-    described: dict[str, Any] = {
+    described: Summary = {
         "path": path,
         "kind": record.kind,
         "version": None if version is None else version.number,

@@ -26,7 +26,7 @@ from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import Table, kind_of, listed, read_type, to_labels
 from rff_dist.storage import appending, datasets, locations, output_places, writing
 from rff_dist.storage.columns import ID, TIME_COLUMN, id_column
-from rff_dist.typing import Facts, PathLike, frozen
+from rff_dist.typing import Facts, PathLike, Summary, frozen
 from rff_dist.workbench.tables import array_files, files, lakes, learn, queries, rows, unlike
 from rff_dist.workbench.tables import roles as table_roles
 from rff_dist.workbench.tables.encoding import Encoding
@@ -185,7 +185,7 @@ def find_parts(
     return parts, not new and len(same) == len(known), differing
 
 
-def _describe_parts(holdout: rows.Holdout, roles: Roles, preparing: Preparing) -> dict[str, Any]:
+def _describe_parts(holdout: rows.Holdout, roles: Roles, preparing: Preparing) -> Summary:
     """Return what decides the parts of a table, as JSON has it."""
     recipe = {"recipe": None if preparing.recipe is None else preparing.recipe.digest()}
     options = {"holdout": asdict(holdout), "roles": asdict(roles), "recipe": recipe}
@@ -226,7 +226,7 @@ def _ingest(
                 is_new = not locations.exists(location)
                 # Empty when `write_batches` gets it: `_read_selected` fills it after the last batch, before
                 # it is stored.
-                attributes: dict[str, Any] = {_MADE_WITH: _options(roles, preparing)}
+                attributes: Summary = {_MADE_WITH: _options(roles, preparing)}
                 if selection is not None:
                     attributes[PARTS] = _describe_parts(selection.holdout, roles, preparing)
                 is_given = preparing.recipe is not None
@@ -250,7 +250,7 @@ def _read_selected(
     plan: TablePlan,
     batches: _Batches,
     selection: RowSelection | None,
-    attributes: dict[str, Any],
+    attributes: Summary,
     *,
     is_given: bool,
 ) -> _Rows:
@@ -789,9 +789,9 @@ def _refuse_to_guess(source: Sources, location: locations.Location, roles: Roles
         )
 
 
-def _facts(roles: Roles, journal: Journal, before: Facts) -> dict[str, Any]:
+def _facts(roles: Roles, journal: Journal, before: Facts) -> Summary:
     """Return the attributes of a dataset that change when rows are added."""
-    facts: dict[str, Any] = {row_sources.SOURCES: [*row_sources.known_sources(before), *journal.entries]}
+    facts: Summary = {row_sources.SOURCES: [*row_sources.known_sources(before), *journal.entries]}
     for key, name in ((_WEIGHT_COLUMN, roles.weight), (GROUPS_COLUMN, roles.groups)):
         if name is not None and key not in before:
             facts[key] = name

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow
@@ -17,7 +16,7 @@ from rff_dist.errors import DataError
 from rff_dist.recipes import tables
 from rff_dist.storage import appending, corrections
 from rff_dist.storage.columns import ID
-from rff_dist.typing import Facts, IntArray
+from rff_dist.typing import Facts, IntArray, Summary
 from rff_dist.workbench.tables.roles import check_column
 
 DROPPED = "dropped_rows"  # the attribute of a dataset that counts rows left out for missing values
@@ -53,7 +52,7 @@ class Lake:
         return f"version {self.version} of the {self.format} table {self.rows.name}"
 
     @property
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Summary:
         """`format`, `id` and `version`, as `followed_table` returns them."""
         return {"format": self.format, "id": self.id, "version": self.version}
 
@@ -66,7 +65,7 @@ class Lake:
         table = {row_sources.TABLE: {**about, "columns": columns}}
         return row_sources.Source(self.url, digest, {"stamp": digest, **table})
 
-    def find_entry(self, sources: Sequence[Facts], dataset: object) -> dict[str, Any]:
+    def find_entry(self, sources: Sequence[Facts], dataset: object) -> Summary:
         """Return the entry of an earlier version in a dataset's sources.
 
         Raises DataError if the dataset was not made of this table.
@@ -141,7 +140,7 @@ def merge(
     lake: Lake,
     changes: Changes,
     read: Sequence[Mapping[str, np.ndarray]],
-    attributes: dict[str, Any],
+    attributes: Summary,
     message: str | None,
 ) -> corrections.Merged:
     """Bring a dataset to a version of the table that it follows, in one commit.

@@ -10,7 +10,7 @@ import pyarrow
 from rff_dist.recipes import recipes, tables
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.text import clipped
-from rff_dist.typing import Facts
+from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.tables import learn
 
 SEEN = "seen"  # the attribute of a dataset: ranges of numbers, values of constant columns, names of columns
@@ -111,7 +111,7 @@ class Watch:
                     self._find(name, "out of range", before, len(outside), np.unique(outside).tolist()[::-1])
             self.ranges[name] = [min(low, least), max(high, most)]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Summary:
         """Return the attribute `SEEN` after these rows."""
         return {"ranges": self.ranges, "constants": self.constants, "columns": self.columns}
 
