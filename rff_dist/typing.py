@@ -20,6 +20,8 @@ type BitArray = NDArray[np.uint64]
 type PathLike = str | os.PathLike[str]
 type Summary = dict[str, Any]  # JSON-able facts that are made: about a step, or for a document
 
+EPS = float(np.finfo(np.float64).eps)  # the distance from 1 to the next float64
+
 # JSON values by name, such as a group's attributes. With arrays they make a stored object again.
 type Facts = Mapping[str, Any]
 type Arrays = Mapping[str, AnyArray]

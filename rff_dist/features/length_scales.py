@@ -20,7 +20,7 @@ from rff_dist.frequencies import uniforms
 from rff_dist.kernels import base, stationary
 from rff_dist.numerics import lapack, machine
 from rff_dist.text import short_repr
-from rff_dist.typing import BoolArray, FloatArray, frozen
+from rff_dist.typing import EPS, BoolArray, FloatArray, frozen
 
 type _Function = Callable[[FloatArray], tuple[float, FloatArray]]
 
@@ -186,7 +186,7 @@ class Rows:
         n, n_targets = self.n_observations, self.targets.shape[1]
         total = (self.targets**2).sum(axis=0)
         # log evidence: −½·[n·log(2πσ²) + n + log det(I + K/α)], where σ² = misfit/n is the maximising noise
-        least = len(eigenvalues) * np.finfo(np.float64).eps * total  # a smaller misfit is rounding
+        least = len(eigenvalues) * EPS * total  # a smaller misfit is rounding
 
         def misfit(alpha: float) -> FloatArray:
             explained = (projected**2 / (eigenvalues + alpha)[:, np.newaxis]).sum(axis=0)

@@ -20,7 +20,7 @@ from rff_dist.features import maps
 from rff_dist.frequencies.uniforms import counter_uniforms, pick
 from rff_dist.kernels import base, explicit, names, stationary
 from rff_dist.numerics import cholesky, exact_sums, machine
-from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray, IndexArray, frozen
+from rff_dist.typing import EPS, Arrays, Facts, Float32Array, FloatArray, IndexArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -318,7 +318,7 @@ def choose_by_pivots(points: FloatArray, kernel: base.Kernel, n_centres: int, se
     columns = np.empty((n_centres + _PROPOSALS, len(points)))  # F' of K ≈ FF'
     left = kernel.diagonal(points).astype(np.float64)
     # once the trace is rounding error, further pivots would be noise
-    exhausted = len(points) * np.finfo(np.float64).eps * left.sum()
+    exhausted = len(points) * EPS * left.sum()
     chosen: list[int] = []
     turn = 0
     with machine.tile_pool() as pool:
@@ -355,7 +355,7 @@ def _accept(residual: FloatArray, proposed: FloatArray, uniforms: FloatArray) ->
     """Return which proposals to keep; `residual` is overwritten."""
     kept = []
     # what is left of a row below this is rounding
-    tiny = len(residual) * np.finfo(np.float64).eps * proposed.max()
+    tiny = len(residual) * EPS * proposed.max()
     for i, uniform in enumerate(uniforms):
         if residual[i, i] <= max(uniform * proposed[i], tiny):
             continue

@@ -29,7 +29,7 @@ from rff_dist.features import cosines, maps
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.products import protocol
 from rff_dist.statistics import specs
-from rff_dist.typing import AnyArray, BoolArray, EqualByFields, FloatArray, IndexArray, IntArray, frozen
+from rff_dist.typing import EPS, AnyArray, BoolArray, EqualByFields, FloatArray, IndexArray, IntArray, frozen
 
 _PANEL_ROWS = 64  # all float64 products have this height, since their rounding depends on their shape
 _SCORED_ROWS = 512  # rows scored at a time, so that their scores stay in the cache
@@ -148,7 +148,7 @@ class FloatScorer(Scorer):
         reach = math.sqrt(2.0 * half * largest_squared_norm(state.feature_map, state.grid)) + half
         # Sums of D rounded products err by about √D roundings of their largest possible value (Higham & Mary
         # 2019 on why √D); 2 for the two scores that are compared.
-        self._tolerance = 2.0 * math.sqrt(n_components) * float(np.finfo(np.float64).eps) * reach
+        self._tolerance = 2.0 * math.sqrt(n_components) * EPS * reach
         self._halves[~state.present.ravel()] = np.inf
 
     def labels(self, features: FloatArray) -> IndexArray:

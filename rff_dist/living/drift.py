@@ -35,7 +35,7 @@ from rff_dist.numerics import exact_sums
 from rff_dist.statistics import accumulate, specs
 from rff_dist.statistics.moments import ColumnMoments, Moments, _about, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.typing import FloatArray, IndexArray, Summary, frozen
+from rff_dist.typing import EPS, FloatArray, IndexArray, Summary, frozen
 
 LEVEL = 0.05
 
@@ -168,7 +168,7 @@ def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
     """
     shift = new.mean - held.mean
     # moments of a column that is constant by now differ by rounding alone: that is no shift
-    rounding = np.maximum(4 * np.finfo(np.float64).eps * np.abs(held.mean), held.rounding)
+    rounding = np.maximum(4 * EPS * np.abs(held.mean), held.rounding)
     shift = np.where(np.abs(shift) > rounding, shift, 0.0)
     # the new rows' moments about the old mean
     second, _, fourth = _about(shift, np.zeros_like(shift), *new.central)

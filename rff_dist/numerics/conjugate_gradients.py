@@ -20,7 +20,7 @@ import scipy
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics import machine
-from rff_dist.typing import FloatArray, IntArray, frozen
+from rff_dist.typing import EPS, FloatArray, IntArray, frozen
 
 RESTARTS = 3  # at most, from the true residual, since the updated one drifts from it
 RESTART_WORTH = 0.5  # a restart that leaves more than this share of the error has met rounding
@@ -165,7 +165,6 @@ def expected_iterations(condition: float, tolerance: float) -> float:
 
 
 SKETCH_COLUMNS = 256  # per pass, so that its sums and what is sent to workers stay small
-_EPS = float(np.finfo(np.float64).eps)
 _MOST_SHIFTED = 1e-9  # of the norm of the products
 MAX_RANK_BYTES = 2**29  # of a sketch; four such arrays exist while its eigenvectors are computed
 
@@ -226,7 +225,7 @@ def nystrom_preconditioner(
         if norm == 0.0:
             return NystromPreconditioner(np.zeros(1), np.zeros((len(products), 1)), rounding)
         # Ω'AΩ is singular to rounding if A's rank is below the sketch's; Ω'(A + shift)Ω is not
-        shift = _EPS * norm
+        shift = EPS * norm
         most = max(_MOST_SHIFTED * norm, 10.0 * rounding)
         while True:
             core = test_matrix.T @ products + shift * (test_matrix.T @ test_matrix)
@@ -245,12 +244,12 @@ def nystrom_preconditioner(
         # A QR and an SVD would take twice the time, and resolve eigenvalues below the rounding of the Gram,
         # for which a preconditioner has no use.
         squares, directions = scipy.linalg.eigh(root.T @ root, overwrite_a=True, check_finite=False)
-        known = squares > len(root) * _EPS * squares[-1]
+        known = squares > len(root) * EPS * squares[-1]
         squares, directions = squares[known][::-1], directions[:, known][:, ::-1]
         vectors = root @ (directions / np.sqrt(squares))
         # Algorithm 2.1 takes the shift off again
         eigenvalues = np.maximum(0.0, squares - shift)
-        floor = max(len(root) * _EPS * float(eigenvalues[0]), rounding)
+        floor = max(len(root) * EPS * float(eigenvalues[0]), rounding)
         return NystromPreconditioner(eigenvalues, vectors, floor)
 
 

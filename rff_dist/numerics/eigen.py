@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics import machine, solution
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import EPS, FloatArray, frozen
 
 type _Eigen = tuple[FloatArray, FloatArray]  # values, ascending, and vectors
 
@@ -218,7 +218,7 @@ def _eigh_of_low_rank(gram: FloatArray, equations: solution.NormalEquations) -> 
     Returns None where so few rows cannot have given the Gram: it is indefinite, or its rank is higher.
     """
     n_components = len(gram)
-    rounding = n_components * float(np.finfo(np.float64).eps) * float(np.diagonal(gram).max())
+    rounding = n_components * EPS * float(np.diagonal(gram).max())
     tolerance = max(rounding, equations.gram_error)
     # O(n_components · rank²); pivoting makes the remaining diagonal fall, so the first below `tol` ends it
     factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram.T, tol=tolerance, lower=1)
@@ -246,7 +246,7 @@ def clip(equations: solution.NormalEquations, eigenvalues: FloatArray) -> tuple[
 
     `eigenvalues`: float64 array of shape (n_components,). Ascending.
     """
-    rounding = len(eigenvalues) * float(np.finfo(np.float64).eps)
+    rounding = len(eigenvalues) * EPS
     smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
     # a Gram has no negative eigenvalue: one of −e proves that errors moved some by e or more (Weyl)
     floor = max(equations.floor(largest), -smallest, 0.0)

@@ -12,9 +12,8 @@ import scipy
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError, SolveError
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import EPS, FloatArray, frozen
 
-_EPS = float(np.finfo(np.float64).eps)
 _STRIP_ROWS = 64  # of a Gram that are worked on at a time, to fit the cache
 
 
@@ -152,7 +151,7 @@ def rss_error_bound(
     2·alpha·w'(A + alpha)⁻¹Ew through w. ‖E‖ is taken as the floor. The sums themselves, each at
     most about the total sum of squares, add n_components·eps of it each.
     """
-    return 3.0 * floor * squared_norm + 4.0 * n_components * _EPS * total_sum_of_squares
+    return 3.0 * floor * squared_norm + 4.0 * n_components * EPS * total_sum_of_squares
 
 
 def check_equations(equations: NormalEquations) -> None:
@@ -262,7 +261,7 @@ class NormalEquations(EquationFacts):
             largest = largest_eigenvalue(
                 lambda x: scipy.linalg.blas.dsymv(1.0, gram, x, lower=1), len(gram), steps=8
             )
-        return max(len(self.gram) * _EPS * largest, self.gram_error)
+        return max(len(self.gram) * EPS * largest, self.gram_error)
 
     def without(self, part: NormalEquations) -> NormalEquations:
         """Return the equations of the rows that are not in `part`, centred about their own means.

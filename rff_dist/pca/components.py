@@ -30,7 +30,7 @@ from rff_dist.numerics.solution import NormalEquations
 from rff_dist.statistics import accumulate, gram_products, specs
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import EPS, FloatArray, frozen
 
 DEGREE_FLOOR = 0.01  # of the mean degree; with finitely many features, far rows get degrees around 0
 
@@ -91,7 +91,7 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
         )
     # centring subtracted Σw·z̄z̄', so rounding has the scale of the uncentred Gram
     subtracted = equations.sum_of_weights * float(np.square(equations.feature_means).sum())
-    resolution = width * float(np.finfo(np.float64).eps)
+    resolution = width * EPS
     total = float(np.trace(equations.gram))
     if total <= resolution * (subtracted + total) + equations.gram_error:
         _refuse_equal_rows()  # before eigenvalues of rounding errors, which converge slowly

@@ -29,11 +29,10 @@ from rff_dist.selection import grids
 from rff_dist.statistics import fold_statistics
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
-from rff_dist.typing import AnyArray, Arrays, FloatArray, IndexArray, frozen
+from rff_dist.typing import EPS, AnyArray, Arrays, FloatArray, IndexArray, frozen
 
 _COLUMNS = 512  # pairs of alpha and target whose coefficients are in memory at once
 SMALL = 256  # components, below which one thread is faster than several
-_EPS = float(np.finfo(np.float64).eps)
 AS_GOOD = 0.1  # of a standard error: folds do not tell such an error from the least
 INTERPOLATING = 0.9  # mean leverage of training rows, above which they are as good as interpolated
 
@@ -524,7 +523,7 @@ def _sum_of_squares(
     gradient -= 2.0 * fold.moments[:, targets]
     squares = total + np.einsum("ij,ij->j", coefficients, gradient)
     squared_norm = np.square(coefficients).sum(axis=0)
-    bound = fold_error * squared_norm + 4.0 * len(coefficients) * _EPS * total
+    bound = fold_error * squared_norm + 4.0 * len(coefficients) * EPS * total
     return np.asarray(np.maximum(squares, bound))
 
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.numerics import eigen, solution
-from rff_dist.typing import FloatArray
+from rff_dist.typing import EPS, FloatArray
 
 # Scores this close, as shares of the variance, count as equal: a smaller residual is rounding.
 RESOLUTION = 1e-10
@@ -35,7 +35,7 @@ def alpha_grid(largest: float, floor: float) -> FloatArray:
     if largest <= 0.0:
         return np.array([max(1.0, floor)])
     largest = max(largest, floor)
-    lowest = max(floor, np.finfo(np.float64).eps * largest)
+    lowest = max(floor, EPS * largest)
     steps = int(np.floor(3.0 * np.log10(largest / lowest)))
     return largest * 10.0 ** (np.arange(-steps, 1 + 3 * DECADES_ABOVE) / 3.0)
 

@@ -14,9 +14,7 @@ from rff_dist.data import folding, samples
 from rff_dist.numerics import machine, tridiagonal
 from rff_dist.selection import cross_validation
 from rff_dist.selection.grids import MATERIAL_GAIN, RESOLUTION, PerTarget, alpha_grid, check_grid, last_within
-from rff_dist.typing import BoolArray, FloatArray, IndexArray, frozen
-
-_EPS = float(np.finfo(np.float64).eps)
+from rff_dist.typing import EPS, BoolArray, FloatArray, IndexArray, frozen
 
 
 def cross_validate_rows(
@@ -55,7 +53,7 @@ def cross_validate_rows(
     with machine.single_threaded_blas(), machine.executor_of(n_threads) as pool:
         gram = whole.gram()
         largest = cross_validation.largest_eigenvalue(gram)
-        floor = max(Z.shape) * _EPS * largest
+        floor = max(Z.shape) * EPS * largest
         grid = alpha_grid(largest, floor) if alphas is None else check_grid(alphas)
         errors, leverages = zip(*pool.map(validate, *zip(*splits, strict=True)), strict=True)
     held_out = np.array([weights[test].sum() for _, test in splits])
@@ -104,7 +102,7 @@ def leave_out_each(
     if repeated:
         # h of a row that is there `times` times is shared by its copies, and one of them is left out
         left = 1.0 - (1.0 - left) / times
-    undetermined = left <= len(U) * _EPS
+    undetermined = left <= len(U) * EPS
     missed /= (np.sqrt(times) * np.where(undetermined, 1.0, left))[:, :, np.newaxis]
     squares = np.zeros((len(alphas), y.shape[1], len(Z)))
     squared = np.where(undetermined[:, :, np.newaxis], np.inf, np.square(missed))
@@ -208,7 +206,7 @@ class _Centred:
                 eigenvalues, U = eigenvalues[:-1], U[:, :-1]
             return U, np.maximum(eigenvalues, 0.0), np.zeros(n_samples), np.zeros_like(self.targets)
         eigenvalues, Q = np.linalg.eigh(gram)
-        kept = eigenvalues > n_samples * _EPS * max(float(eigenvalues[-1]), 0.0)
+        kept = eigenvalues > n_samples * EPS * max(float(eigenvalues[-1]), 0.0)
         eigenvalues = eigenvalues[kept]
         U = self.features @ (Q[:, kept] / np.sqrt(eigenvalues))
         rest = 1.0 - np.square(U).sum(axis=1) - np.square(constant[:, 0])

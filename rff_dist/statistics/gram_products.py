@@ -19,7 +19,7 @@ from rff_dist.errors import StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
 from rff_dist.statistics import accumulate, inspection, specs
-from rff_dist.typing import Float32Array, FloatArray, IntArray, frozen
+from rff_dist.typing import EPS, Float32Array, FloatArray, IntArray, frozen
 
 type _Pair = tuple[FloatArray, FloatArray]
 
@@ -296,7 +296,7 @@ class GramOperator:
         """Size of the error of Z'WZ that rounding makes in products: also if centring cancels most of it."""
         spec, whitener = self.accumulation.spec, self.feature_map.whitener
         largest_scale = float(exact_sums.expand(self.feature_map.scales).max())
-        of_trace = specs.EPS * float(self.sums.trace.value()) * largest_scale**2
+        of_trace = EPS * float(self.sums.trace.value()) * largest_scale**2
         if whitener is None:
             return of_trace
         # as in `gram_error_of`, for a trace of equal parts

@@ -14,7 +14,7 @@ import numpy as np
 from rff_dist.errors import StatisticsError
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.products import protocol
-from rff_dist.typing import AnyArray, FloatArray, IntArray, frozen
+from rff_dist.typing import EPS, AnyArray, FloatArray, IntArray, frozen
 
 if TYPE_CHECKING:
     from rff_dist.statistics import ridge_statistics
@@ -229,7 +229,6 @@ def check_counted(n_samples: int, expected: int) -> None:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-EPS = float(np.finfo(np.float64).eps)
 _TARGETS = 64  # whose products are made together
 _STRIP_ROWS = 64  # rows of an output tile that are worked on at a time, 256 KiB, to fit the cache
 
