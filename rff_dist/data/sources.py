@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
 
 from rff_dist.typing import Facts, Summary, frozen
 
@@ -67,7 +66,7 @@ def known_digests(attributes: Facts) -> set[str]:
     return {str(source.get("sha256")) for source in known_sources(attributes)}
 
 
-def followed_table(attributes: Facts) -> dict[str, Any] | None:
+def followed_table(attributes: Facts) -> Summary | None:
     """Return `format`, `id` and `version` of the lakehouse table that a dataset follows; None without one."""
     found = [source[TABLE] for source in known_sources(attributes) if TABLE in source]
     return {name: found[0][name] for name in ("format", "id", "version")} if found else None

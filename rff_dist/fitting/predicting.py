@@ -1,6 +1,5 @@
 """Predicting passes: f(x) = z(x)'·coefficients + intercept of each row, in memory or to Zarr."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import field, replace
@@ -20,7 +19,7 @@ from rff_dist.numerics import machine
 from rff_dist.statistics import inspection, specs
 from rff_dist.storage import columns, grids, outputs
 from rff_dist.text import short_repr
-from rff_dist.typing import AnyArray, Facts, FloatArray, frozen
+from rff_dist.typing import AnyArray, Facts, FloatArray, PathLike, frozen
 
 
 @frozen(eq=False)
@@ -101,7 +100,7 @@ def write_output[S](
     compute: Callable[[Rows, S], AnyArray],
     state: S,
     layout: outputs.Layout,
-    url: str | os.PathLike[str],
+    url: PathLike,
     *,
     engine: Engine,
     label: str = "predict",

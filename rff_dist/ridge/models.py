@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 import platform
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.statistics import moments, ridge_statistics
 from rff_dist.storage import records
 from rff_dist.text import redact, short_repr
-from rff_dist.typing import AnyArray, Arrays, Facts, FloatArray, Summary
+from rff_dist.typing import AnyArray, Arrays, Facts, FloatArray, PathLike, Summary
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +222,7 @@ def describe_environment() -> Summary:
 _version = cache(version)  # `version` reads a file
 
 
-def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+def write_model(model: RidgeModel, url: PathLike, *, overwrite: bool = False) -> None:
     """Store a model as JSON and checksummed arrays; a reader sees the old model or the new one.
 
     Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if it
@@ -250,7 +249,7 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
     records.write_record(url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite)
 
 
-def read_model(url: str | os.PathLike[str]) -> RidgeModel:
+def read_model(url: PathLike) -> RidgeModel:
     """Read a model that `write_model` stored.
 
     Raises StorageError if there is no model, or it is damaged (IntegrityError), unsafe (UnsafeModelError) or
@@ -259,7 +258,7 @@ def read_model(url: str | os.PathLike[str]) -> RidgeModel:
     return model_from(records.read_record(url, kind=KIND), url)
 
 
-def model_from(record: records.Record, url: str | os.PathLike[str]) -> RidgeModel:
+def model_from(record: records.Record, url: PathLike) -> RidgeModel:
     """Return the model of a record that was read from `url`.
 
     Raises IntegrityError if something is missing, or another value.

@@ -3,7 +3,6 @@
 Estimators, the command line and the flows call these, as they call `ridge.fit.fit` to train.
 """
 
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from rff_dist.recipes import model_rows
 from rff_dist.ridge import held_out, uncertainty
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import inspection
-from rff_dist.typing import AnyArray, FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, PathLike, frozen
 
 # Degrees of freedom over rows. Of real sets with 0.03 to 0.44 normal 95 % intervals contained 92 to 94 % of
 # new rows, with 0.77 (airfoil) 83 % and with 0.94 (pendulum) 65 %; 8 fits of each of seven.
@@ -67,7 +66,7 @@ def _check_targets(dataset: Dataset, model: RidgeModel) -> None:
 def predict(
     dataset: Dataset,
     model: RidgeModel,
-    url: str | os.PathLike[str],
+    url: PathLike,
     *,
     engine: Engine,
     std: bool = False,

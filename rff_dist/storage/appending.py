@@ -20,7 +20,7 @@ from rff_dist.storage import arrays, columns, documents, locations, repositories
 from rff_dist.storage.columns import ID
 from rff_dist.storage.groups import StoredGroup, complete, require_versions
 from rff_dist.text import some
-from rff_dist.typing import Facts, IntArray, PathLike, Summary, frozen
+from rff_dist.typing import Arrays, Facts, IntArray, PathLike, Summary, frozen
 
 _SHOWN_SOURCES = 20
 
@@ -291,9 +291,7 @@ def locate_ids(dataset: Editing, ids: np.ndarray) -> dict[Any, int]:
     return {one: row for one, (row,) in found.items()}
 
 
-def differences(
-    dataset: Editing, rows: IntArray, parts: Mapping[str, np.ndarray]
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def differences(dataset: Editing, rows: IntArray, parts: Arrays) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return, for each array, which values of some rows, ascending, differ from those stored, and these."""
     found = {}
     for name in dataset.headers if len(rows) else ():
@@ -371,7 +369,7 @@ class KnownRows:
             self._write(rows, parts)
         return "".join(self._digests)
 
-    def _is_first(self, one: Any, parts: Mapping[str, np.ndarray], row: int) -> bool:
+    def _is_first(self, one: Any, parts: Arrays, row: int) -> bool:
         """Return whether a row is the first of its id; raises DataError if the others have other values."""
         if one not in self.repeated:
             return True
@@ -414,7 +412,7 @@ class KnownRows:
         self._write(rows[~is_tail], {name: values[~is_tail] for name, values in replaced.items()})
         self._tail.append((rows[is_tail], {name: values[is_tail] for name, values in replaced.items()}))
 
-    def _write(self, rows: IntArray, parts: Mapping[str, np.ndarray]) -> None:
+    def _write(self, rows: IntArray, parts: Arrays) -> None:
         for name in self.dataset.headers if len(rows) else ():
             self.dataset.array(name).oindex[rows] = parts[name]
 

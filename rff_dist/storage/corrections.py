@@ -1,6 +1,6 @@
 """Replace or delete rows of a versioned dataset, and convert plain Zarr to a versioned dataset."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,7 +14,7 @@ from rff_dist.storage import appending, documents, locations, output_places, wri
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.groups import find_group
-from rff_dist.typing import Facts, IntArray, PathLike, frozen
+from rff_dist.typing import Arrays, Facts, IntArray, PathLike, frozen
 
 
 def replace_rows(
@@ -169,7 +169,7 @@ class Merged:
 
 def merge_rows(
     dataset: appending.Editing,
-    parts: Mapping[str, np.ndarray],
+    parts: Arrays,
     rows: IntArray,
     gone: IntArray,
     *,

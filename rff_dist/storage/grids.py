@@ -314,7 +314,7 @@ class GridOutput(StagedOutput):
                     array[region] = piece
 
     def _open(self) -> list[zarr.Array[Any]]:
-        store = locations.open_store(self.place.staged, read_only=True)
+        store = locations.open_store(self.place.staged)
         names = (name for names in variable_names(self.layout).values() for name in names)
         return [zarr.open_array(store, path=name, mode="r") for name in names]
 
@@ -454,7 +454,7 @@ def _create(
     )
 
 
-def _attributes(name: str, target_name: str, target: Facts, reference: StoredVariable) -> dict[str, Any]:
+def _attributes(name: str, target_name: str, target: Facts, reference: StoredVariable) -> Summary:
     """Return the attributes of a result: of the target, and those that place it on the earth."""
     places = {k: v for k, v in reference.attributes.items() if k in ("grid_mapping", "coordinates")}
     if name == "prediction":

@@ -197,7 +197,7 @@ def _reopen(
         store = repositories.open_pinned(location, version)
     else:
         place = location if generation is None else locations.parse_location(generation)
-        store = locations.open_store(place, read_only=True)
+        store = locations.open_store(place)
     group = StoredGroup(store, str(location), "", location.url, process, generation, version, files)
     group.check_unchanged()
     return group
@@ -229,12 +229,12 @@ def find_group(
     if not location.is_remote:
         files = locations.describe_files(location.path) if location.is_local else None
         process = None if location.is_local else os.getpid()
-        return found(locations.open_store(location, read_only=True), files=files, process=process)
+        return found(locations.open_store(location), files=files, process=process)
     # An overwritten dataset's metadata only lead to the generation's folder.
     content = locations.read_file(location, _FILE)
     current = content and documents.generations_of(_FILE, content)[0]
     folder = location.child(current) if isinstance(current, str) and current else location
-    return found(locations.open_store(folder, read_only=True), generation=folder.url)
+    return found(locations.open_store(folder), generation=folder.url)
 
 
 def _existing(url: PathLike) -> locations.Location:

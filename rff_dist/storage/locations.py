@@ -185,7 +185,7 @@ def _folder(path: str) -> Location:
     return Location("file", os.path.realpath(path) if is_link else path)
 
 
-def open_store(location: Location, *, read_only: bool) -> Store:
+def open_store(location: Location, *, read_only: bool = True) -> Store:
     """Open the Zarr store at `location`; a missing store in memory is created unless `read_only`.
 
     Raises StorageError if `read_only` and this process has no store in memory of that name;
@@ -304,7 +304,7 @@ def exists(location: Location) -> bool:
         return os.path.lexists(location.path)
     if location.scheme == "memory":
         return location.path in MEMORY
-    store = open_store(location, read_only=True)
+    store = open_store(location)
     # A prefix is no object. One of these files is what makes it an output.
     names = (*DATASET_FILES, RECORD_FILE, POINTER_FILE)
     return any(read_bytes(store, name, where=location) is not None for name in names)
@@ -326,7 +326,7 @@ def list_names(location: Location) -> list[str]:
         names = {name.removeprefix(start).partition("/")[0] for name in [*MEMORY] if name.startswith(start)}
         if location.path not in MEMORY:
             return sorted(names)
-    store = open_store(location, read_only=True)
+    store = open_store(location)
 
     async def gather() -> set[str]:
         return names | {name async for name in store.list_dir("")}
@@ -397,7 +397,7 @@ def digest_objects(location: Location) -> str | None:
 
 
 def _list_objects(location: Location) -> list[Any]:
-    store: Any = open_store(location, read_only=True)
+    store: Any = open_store(location)
     with reaching(f"{location} cannot be listed"):
         return list(itertools.chain.from_iterable(store.store.list()))
 
@@ -425,7 +425,7 @@ def read_file(location: Location, name: str) -> bytes | None:
     """Return the bytes of a file directly below `location`, or None; raises as `read_bytes`."""
     if not may_hold(location):
         return None
-    return read_bytes(open_store(location, read_only=True), name, where=location)
+    return read_bytes(open_store(location), name, where=location)
 
 
 def holds(location: Location, name: str) -> bool:

@@ -263,7 +263,7 @@ class Place:
         if file == _FILE and not locations.exists(location):
             return cls(location, location, generation)
         # Before the work, so that whoever publishes meanwhile is noticed at its end.
-        before = documents.read_tagged(locations.open_store(location, read_only=True), file, where=location)
+        before = documents.read_tagged(locations.open_store(location), file, where=location)
         if before is not None and not overwrite and not is_unfinished(location):
             raise documents.overtaken(location)
         return cls(location, location.child(generation), generation, file, overwrite, before)
@@ -346,7 +346,7 @@ class Place:
 
     def _may_be_published(self) -> bool:
         """Say whether readers in an object store may be led here: the answer to a publication may be lost."""
-        store = locations.open_store(self.location, read_only=True)
+        store = locations.open_store(self.location)
         try:
             found = documents.read_tagged(store, self.file, where=self.location)
         except StorageError:
@@ -509,7 +509,7 @@ class _Watch:
         if not file or not locations.may_hold(place):  # the output itself, or nothing in memory
             is_object = place.is_remote and "/" in place.path  # not a whole bucket
             return documents.find_object(place) if is_object else None
-        store = locations.open_store(place, read_only=True)
+        store = locations.open_store(place)
         return documents.read_tagged(store, file, where=place, content=False)
 
 

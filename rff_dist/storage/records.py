@@ -108,7 +108,7 @@ def read_record(url: PathLike, *, kind: str | None = None) -> Record:
         document = _parse_document(content := _read_document(place), place)
         if kind is not None and document["kind"] != kind:
             raise StorageError(f"{place} holds a {document['kind']!r}; expected a {kind!r}")
-        store, folder = locations.open_store(place, read_only=True), document["generation"]
+        store, folder = locations.open_store(place), document["generation"]
         try:
             values = {
                 name: _read_array(store, f"{folder}/{name}", entry, f"array {name!r} of {place}")
@@ -374,7 +374,7 @@ def read_pointer(location: locations.Location) -> tuple[Pointer | None, document
     """
     if not locations.may_hold(location):
         return None, None
-    store = locations.open_store(location, read_only=True)
+    store = locations.open_store(location)
     tagged = documents.read_tagged(store, locations.POINTER_FILE, where=location)
     return None if tagged is None else _parse_pointer(tagged.content, location), tagged
 

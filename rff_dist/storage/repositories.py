@@ -371,7 +371,7 @@ def _is_first(repository: Any, snapshot: Any, location: locations.Location) -> b
     return True
 
 
-def _checked(repository: Any, snapshot: Any, location: locations.Location) -> dict[str, Any]:
+def _checked(repository: Any, snapshot: Any, location: locations.Location) -> Summary:
     """Return a snapshot's facts without their digest; raises IntegrityError if they are damaged."""
     facts = dict(snapshot.metadata)
     if (stored := facts.pop(_DIGEST, None)) is not None:

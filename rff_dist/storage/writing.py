@@ -330,7 +330,7 @@ def _fill(group: zarr.Group, batches: Iterable[RowBatch], n_samples: int | None,
     return buffer
 
 
-def _with_names(buffer: RowBuffer, names: row_batches.ColumnNames, attributes: Facts) -> dict[str, Any]:
+def _with_names(buffer: RowBuffer, names: row_batches.ColumnNames, attributes: Facts) -> Summary:
     """Return a group's attributes with the names of columns."""
     stored = dict(attributes)
     for key, columns, name in zip(("feature_names", "target_names"), names, "Xy", strict=True):

@@ -23,7 +23,7 @@ from rff_dist.ridge import uncertainty
 from rff_dist.storage import datasets, grids, locations, output_places
 from rff_dist.storage.columns import ID, ids_of, open_labelled
 from rff_dist.text import redact
-from rff_dist.typing import Summary, frozen
+from rff_dist.typing import PathLike, Summary, frozen
 from rff_dist.workbench.jobs import fits, specs, steps, tables, watching
 from rff_dist.workbench.tables.roles import Roles
 
@@ -65,7 +65,7 @@ class ScoringModel:
         return kinds.kind_of(self.model)
 
 
-def open_model(url: str | os.PathLike[str]) -> ScoringModel:
+def open_model(url: PathLike) -> ScoringModel:
     """Read a model, or the current version of a registered model.
 
     Raises StorageError if there is none, or it is damaged.

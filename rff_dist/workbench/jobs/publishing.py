@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from rff_dist.features import kinds
 from rff_dist.kernels import stationary
@@ -11,7 +10,7 @@ from rff_dist.models.kinds import AnyModel, chosen_of, write_any
 from rff_dist.ridge import models
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
-from rff_dist.typing import Facts, Summary
+from rff_dist.typing import Facts, PathLike, Summary
 from rff_dist.workbench.jobs import places, specs
 
 #: Where a model is published: options of a job.
@@ -58,7 +57,7 @@ def store(
 
 def publish(
     model: AnyModel,
-    url: str | os.PathLike[str],
+    url: PathLike,
     *,
     data: str | None,
     reason: str = "",
@@ -85,7 +84,7 @@ def publish(
     return version
 
 
-def mirror(url: str | os.PathLike[str]) -> None:
+def mirror(url: PathLike) -> None:
     """Tell MLflow which version of a registered model is current, if MLFLOW_TRACKING_URI says where it is."""
     if os.environ.get("MLFLOW_TRACKING_URI"):
         from rff_dist.estimators import mlflow
@@ -127,7 +126,7 @@ def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
     return {"data": data, **{name: model.card.get(name) for name in _OF_DATA}, "spec": spec}
 
 
-def version_rows(model: versions.RegisteredModel, *, last: int | None = None) -> list[dict[str, Any]]:
+def version_rows(model: versions.RegisteredModel, *, last: int | None = None) -> list[Summary]:
     """Return the lineage of a registered model's versions as a table, the newest first.
 
     `last`: how many of the newest versions; by default all.

@@ -54,7 +54,7 @@ def read_refusals(location: locations.Location) -> list[Refusal]:
 
     Raises IntegrityError if the document was damaged; StorageError if it cannot be read.
     """
-    content = locations.read_bytes(locations.open_store(location, read_only=True), _REFUSED, where=location)
+    content = locations.read_bytes(locations.open_store(location), _REFUSED, where=location)
     if content is None:
         return []
     where = f"{_REFUSED} of {location}"

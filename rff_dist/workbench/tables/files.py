@@ -256,7 +256,7 @@ def _table_format(folder: locations.Location) -> str | None:
         return "Delta" if any(logs) else "Iceberg" if any(metadata) else None
     import obstore
 
-    store: Any = locations.open_store(folder, read_only=True)
+    store: Any = locations.open_store(folder)
     try:
         if any(obstore.list(store.store, "_delta_log")):
             return "Delta"
@@ -322,7 +322,7 @@ def _find_remote(location: locations.Location) -> list[File]:
             except FileNotFoundError:
                 parts = [*parts, "*.parquet"]  # a folder, perhaps
         folder = locations.Location(location.scheme, "/".join([bucket, *parts[:n_plain]]))
-        store: Any = locations.open_store(folder, read_only=True)
+        store: Any = locations.open_store(folder)
         stored = {item["path"]: item for page in obstore.list(store.store) for item in page}
     pattern = parts[n_plain:]
     chosen = [name for name in sorted(stored) if _is_chosen(name.split("/"), pattern, has_pattern)]

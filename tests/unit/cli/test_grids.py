@@ -125,7 +125,7 @@ def test_a_grid_in_an_object_store_or_with_versions_gives_the_same_map(folder, s
     ):
         digests.add(document("fit", data, f"{place}/m", *words)["digest"])
         document("predict", f"{place}/m", data, f"{place}/map.zarr", "--std", "--serial")
-        store = open_store(parse_location(f"{place}/map.zarr"), read_only=True)
+        store = open_store(parse_location(f"{place}/map.zarr"))
         maps.append(xr.open_zarr(store, consolidated=False, chunks=None).load())
     assert len(digests) == 1
     for other in maps[1:]:
