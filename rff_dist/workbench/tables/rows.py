@@ -270,13 +270,12 @@ def check_rows(
             if plan.roles.on_nan == "error" and not usable.all():
                 row, column = np.argwhere(~usable)[0].tolist()
                 place = f"{file.name}: row {rows[row] + 1}, column {plan.name_column(i, column)}"
-                expected = "a number" if is_number else "text"
                 advice = plan.advice if i == 0 else 'Fill it in, or drop such rows with `on_nan="drop"`'
                 if advice == ADVICE and len(usable) > 1 and not usable[:, column].any():
                     advice = f"None of {len(usable):,} rows has one: leave the column out with `drop`"
                 raise DataError(
-                    f"{place} is missing or not finite (rows count from 1, without a header); expected "
-                    f"{expected}. {advice}"
+                    f"{place} is missing or not finite (rows count from 1, without a header); expected a "
+                    f"value. {advice}"
                 )
         dropped += int(len(good) - good.sum())
         n_read += len(good)

@@ -398,7 +398,7 @@ class TestLabels:
         species.loc[2000, "species"] = None
         species.loc[1000, "width"] = np.nan
         source, out = save(species, tmp_path / name), tmp_path / "d.zarr"
-        with refuses(DataError, "row 2001", "'species'", "expected text"):
+        with refuses(DataError, "row 2001", "'species'", "expected a value"):
             ingest(source, out, target="species", columns=["length"])
         ingest(source, out, target="species", columns=["length", "width"], on_nan="drop")
         assert read_column(out, "y").tolist() == species["species"].drop([1000, 2000]).tolist()
