@@ -63,14 +63,15 @@ class Orthogonal:
     def draw(
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> FloatArray:
-        isotropic = _isotropic(measure, self.name)
+        if not isinstance(measure, GaussianMixture):
+            raise not_isotropic()
         # whole blocks, though the last may be cut, so that a longer draw begins with the same frequencies
         n_blocks = -(-n_frequencies // n_features)
         numbers = _independent(seed, first, uniforms.FREQUENCY_STREAM, n_blocks * n_features, n_features)
         # shape (n_blocks, n_features, n_features): a column is a direction
         directions = _haar_columns(scipy.special.ndtri(numbers).reshape(n_blocks, n_features, n_features))
         columns = directions.transpose(1, 0, 2).reshape(n_features, -1)[:, :n_frequencies]
-        return np.ascontiguousarray(columns * _radii(isotropic, n_features, n_frequencies, seed, first))
+        return np.ascontiguousarray(columns * _radii(measure, n_features, n_frequencies, seed, first))
 
 
 @frozen
@@ -97,13 +98,12 @@ def _independent(seed: int, first: int, stream: int, n_rows: int, n_columns: int
     return uniforms.counter_uniforms(seed, uniforms.STREAMS * first + stream, n_rows, n_columns)
 
 
-def _isotropic(measure: SpectralMeasure, design: str) -> GaussianMixture:
-    if not isinstance(measure, GaussianMixture):
-        raise InvalidParameterError(
-            f"the {design} design needs an isotropic kernel: a rotation would change the distribution of "
-            "this kernel's frequencies; use design='iid' or 'quasi-monte-carlo'"
-        )
-    return measure
+def not_isotropic() -> InvalidParameterError:
+    """Return the error to raise when a kernel cannot take the orthogonal design."""
+    return InvalidParameterError(
+        "the orthogonal design needs an isotropic kernel: a rotation would change the distribution of this "
+        "kernel's frequencies; use design='iid' or 'quasi-monte-carlo'"
+    )
 
 
 def _radii(measure: GaussianMixture, dimension: int, n_frequencies: int, seed: int, first: int) -> FloatArray:

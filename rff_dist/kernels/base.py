@@ -20,6 +20,7 @@ from rff_dist.typing import Facts, FloatArray, Summary, frozen
 
 type LengthScale = float | tuple[float, ...]
 type Columns = tuple[int, ...] | None  # input columns; None means all
+type Change = Callable[[Kernel], Kernel]
 type LengthScaleFor = Callable[[Any, Columns], LengthScale]  # of a `Stationary` kernel
 
 
@@ -82,7 +83,7 @@ class Kernel(ABC):
         `lower`, `upper`: float64 arrays of shape (n_features,). Smallest and largest value of each
           (standardised) input column.
         """
-        return self
+        return self.with_parts(lambda part: part.bind(lower, upper))
 
     @property
     def is_bound(self) -> bool:
@@ -95,6 +96,10 @@ class Kernel(ABC):
         `fill`: gives the length scale of such a part, from the part and the input columns that it sees.
         `columns`: the input columns that this kernel sees; all by default.
         """
+        return self.with_parts(lambda part: part.with_default_length_scales(fill, columns))
+
+    def with_parts(self, change: Change) -> Kernel:
+        """Return the kernel with the kernels that it is made of changed; itself if there are none."""
         return self
 
     def to_dict(self) -> Summary:
@@ -267,11 +272,8 @@ class Scaled(Kernel):
     def check_columns(self, n_features: int) -> None:
         self.kernel.check_columns(n_features)
 
-    def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
-        return Scaled(self.weight, self.kernel.bind(lower, upper))
-
-    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
-        return replace(self, kernel=self.kernel.with_default_length_scales(fill, columns))
+    def with_parts(self, change: Change) -> Kernel:
+        return replace(self, kernel=change(self.kernel))
 
     @property
     def is_bound(self) -> bool:
@@ -294,11 +296,8 @@ class _Several(Kernel):
         for kernel in self.kernels:
             kernel.check_columns(n_features)
 
-    def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
-        return type(self)(tuple(kernel.bind(lower, upper) for kernel in self.kernels))
-
-    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
-        return type(self)(tuple(k.with_default_length_scales(fill, columns) for k in self.kernels))
+    def with_parts(self, change: Change) -> Kernel:
+        return type(self)(tuple(map(change, self.kernels)))
 
     @property
     def is_bound(self) -> bool:
@@ -513,19 +512,10 @@ def check_design(kernel: Kernel, design: str | designs.Design, n_features: int) 
     """Draw one frequency; raises InvalidParameterError if the design is unknown or does not suit."""
     known = design_for(kernel, design)
     for factor in _with_measures(kernel):
-        factor.draw(_Check() if isinstance(known, designs.Orthogonal) else known, (n_features, 1), 0, first=0)
-
-
-class _Check:
-    """The orthogonal design, tried in two columns: in all of them one frequency takes O(n_features³)."""
-
-    name = "check"
-
-    def draw(
-        self, measure: designs.SpectralMeasure, n_features: int, n_frequencies: int, seed: int, first: int = 0
-    ) -> FloatArray:
-        designs.Orthogonal().draw(measure, min(n_features, 2), n_frequencies, seed, first=first)
-        return np.ones((n_features, n_frequencies))
+        if not isinstance(known, designs.Orthogonal):
+            factor.draw(known, (n_features, 1), 0, first=0)
+        elif not factor.isotropic:  # a draw in many columns would take O(n_features³)
+            raise designs.not_isotropic()
 
 
 def _with_measures(kernel: Kernel) -> list[ShiftInvariant]:

@@ -119,7 +119,7 @@ def select_alpha(
         )
     log_evidences = spectrum.log_evidences(grid)
     # a residual below 1e-10 of y'y is rounding, so that closer scores are equal: the larger alpha is safer
-    path = gcv if criterion == "gcv" else _shared_evidence(spectrum, log_evidences)
+    path = _path(spectrum, grid, criterion)
     tied = np.flatnonzero(path <= path.min() + grids.RESOLUTION)
     best = int(tied[-1])
     alpha = float(grid[best])
@@ -147,7 +147,6 @@ def select_alpha(
 def _with_own_alphas(spectrum: eigen.RidgeSpectrum, shared: Selection, *, always: bool) -> Selection:
     alphas = np.full(shared.scores.shape[1], shared.alpha)
     ends = []  # of the targets that vary
-    evidence = shared.criterion == "evidence"
     for target in np.flatnonzero(spectrum.total_sum_of_squares > 0.0):
         alone = replace(
             spectrum,
@@ -156,8 +155,8 @@ def _with_own_alphas(spectrum: eigen.RidgeSpectrum, shared: Selection, *, always
             target_means=spectrum.target_means[[target]],
         )
         choice = select_alpha(alone, shared.alphas, criterion=shared.criterion)
-        if evidence:
-            before, after = _shared_evidence(alone, alone.log_evidences([shared.alpha, choice.alpha]))
+        if shared.criterion == "evidence":
+            before, after = _path(alone, [shared.alpha, choice.alpha], "evidence")
             gain = before - after  # −2·log evidence per row is the log of a variance
         else:
             gain = 1.0 - choice.score[0] / shared.score[target]
@@ -174,9 +173,11 @@ def _shared_score(spectrum: eigen.RidgeSpectrum, scores: FloatArray) -> FloatArr
     return grids.shares_of_variance(scores, spectrum.total_sum_of_squares / spectrum.sum_of_weights)
 
 
-def _shared_evidence(spectrum: eigen.RidgeSpectrum, log_evidences: FloatArray) -> FloatArray:
-    """−2·log evidence per row, mean over the targets that vary, shape (n_alphas,)."""
-    varying = spectrum.total_sum_of_squares > 0.0
+def _path(spectrum: eigen.RidgeSpectrum, alphas: ArrayLike, criterion: Criterion) -> FloatArray:
+    """Return what is minimised, shape (n_alphas,): GCV, or −2·log evidence per row of targets that vary."""
+    if criterion == "gcv":
+        return _shared_score(spectrum, generalized_cross_validation(spectrum, alphas))
+    log_evidences, varying = spectrum.log_evidences(alphas), spectrum.total_sum_of_squares > 0.0
     if not varying.any():
         return np.zeros(len(log_evidences))
     shared: FloatArray = -2.0 * log_evidences[:, varying].mean(axis=1) / spectrum.n_samples
@@ -192,10 +193,7 @@ def _refine(
         return float(grid[best])
 
     def score(log_alpha: float) -> float:
-        alphas = [np.exp(log_alpha)]
-        if criterion == "evidence":
-            return float(_shared_evidence(spectrum, spectrum.log_evidences(alphas))[0])
-        return float(_shared_score(spectrum, generalized_cross_validation(spectrum, alphas))[0])
+        return float(_path(spectrum, [np.exp(log_alpha)], criterion)[0])
 
     bounds, options = (lower, upper), {"xatol": 1e-3}
     minimum = scipy.optimize.minimize_scalar(score, bounds=bounds, method="bounded", options=options)
