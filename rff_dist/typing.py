@@ -16,6 +16,7 @@ type IndexArray = NDArray[np.intp]  # positions in an array
 type BoolArray = NDArray[np.bool_]
 type AnyIntArray = NDArray[np.integer[Any]]
 type AnyArray = NDArray[Any]
+type AnyDType = np.dtype[Any]
 type BitArray = NDArray[np.uint64]
 type PathLike = str | os.PathLike[str]
 type Summary = dict[str, Any]  # JSON-able facts that are made: about a step, or for a document

@@ -18,7 +18,7 @@ from rff_dist.numerics import exact_sums
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import models
 from rff_dist.statistics import inspection
-from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, Summary, frozen
+from rff_dist.typing import AnyArray, AnyDType, FloatArray, IndexArray, IntArray, Summary, frozen
 
 SQUARED = "squared"
 
@@ -151,7 +151,7 @@ def _predict_block(
     *,
     classes: AnyArray,
     calibration: ScoreCalibration | None,
-    dtype: np.dtype[Any],
+    dtype: AnyDType,
 ) -> AnyArray:
     """Return a structured array of labels and, if `dtype` has that field, probabilities."""
     scores = predicting.predict_rows(rows, model)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, NotFiniteError, PlanError
-from rff_dist.typing import AnyArray, Facts, FloatArray, IndexArray, frozen
+from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray, IndexArray, frozen
 
 type Taken = tuple[AnyArray, FloatArray | None, FloatArray | None]  # X, y and weights of single rows
 
@@ -156,7 +156,7 @@ class Dataset(ABC):
 
     @property
     @abstractmethod
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> AnyDType:
         """The dtype of X as stored."""
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 
 from rff_dist.data import blocks, memory
 from rff_dist.errors import DataError
+from rff_dist.typing import AnyDType
 
 TEXT = np.dtypes.StringDType()
 
@@ -21,7 +22,7 @@ class Column(Protocol):
         """Rows."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> AnyDType:
         """Integer, bool, float (of whole numbers), fixed-width str or NumPy's StringDType."""
 
     @property
@@ -59,7 +60,7 @@ class MemoryColumn:
         return len(self.values)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> AnyDType:
         return self.values.dtype
 
     def read(self, block: blocks.Block) -> np.ndarray:
@@ -80,7 +81,7 @@ class MemoryColumn:
         return self._digest
 
 
-def is_text(dtype: np.dtype[Any]) -> bool:
+def is_text(dtype: AnyDType) -> bool:
     """Return whether values of a dtype are text."""
     return dtype.kind in "UT"
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rff_dist.data import blocks, columns, labelled, memory
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.typing import AnyArray, BoolArray, Facts, FloatArray, IndexArray, Summary
+from rff_dist.typing import AnyArray, AnyDType, BoolArray, Facts, FloatArray, IndexArray, Summary
 
 _log = logging.getLogger(__name__)
 # A daily field of 721 x 1,440 points, and a tile of 1,024 x 1,024, are read whole.
@@ -59,7 +59,7 @@ class Variable(ABC):
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: AnyDType
     may_miss: bool
     is_time: bool
     attributes: Facts
@@ -228,7 +228,7 @@ class GridDataset(blocks.Dataset):
         return self.weight is not None
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> AnyDType:
         return np.result_type(*(column.variable.dtype for column in self.inputs))
 
     @property
@@ -550,7 +550,7 @@ def reference_of(attributes: Sequence[Facts]) -> dict[str, str]:
 # -- missing cells ---------------------------------------------------------------------------------
 
 
-def marks_of(attributes: Facts, dtype: np.dtype[Any], *more: Any) -> AnyArray:
+def marks_of(attributes: Facts, dtype: AnyDType, *more: Any) -> AnyArray:
     """Return the values of a dtype that mean a missing cell, by a variable's attributes; NaN in any case.
 
     `more`: further values. Of all values only those count that the dtype has.

@@ -13,6 +13,7 @@ import numpy as np
 from rff_dist.checks import as_array
 from rff_dist.data import blocks
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.typing import AnyDType
 
 # What `prefix_digest` reads. Digests are stored, so these numbers must stay.
 N_SEGMENTS = 8
@@ -64,8 +65,8 @@ class RowsInMemory(ArraysDataset):
     version = None
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        return cast("np.dtype[Any]", self.X.dtype)
+    def dtype(self) -> AnyDType:
+        return cast("AnyDType", self.X.dtype)
 
     def read(self, block: blocks.Block) -> blocks.Rows:
         return blocks.Rows(block, *self._select(slice(block.start, block.stop)))

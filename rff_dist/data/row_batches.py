@@ -7,6 +7,7 @@ import numpy as np
 
 from rff_dist.data import columns, dask_collections, memory
 from rff_dist.errors import DataError
+from rff_dist.typing import AnyDType
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
 TIME = "row_time"  # the array of what orders rows that were held out by time
@@ -16,16 +17,14 @@ type ColumnNames = tuple[Sequence[str] | None, Sequence[str] | None]  # of X and
 type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 
 
-def can_hold(stored: np.dtype[Any], values: np.dtype[Any]) -> bool:
+def can_hold(stored: AnyDType, values: AnyDType) -> bool:
     """Equivalent to `numpy.can_cast(values, stored)` for numbers; text and numbers do not hold each other."""
     if columns.is_text(stored) or columns.is_text(values):
         return columns.is_text(stored) and columns.is_text(values)
     return np.can_cast(values, stored, "safe")
 
 
-def fit(
-    values: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, label: str
-) -> np.ndarray:
+def fit(values: np.ndarray, shape: tuple[int, ...], dtype: AnyDType, name: str, label: str) -> np.ndarray:
     """Return values in the dtype of a stored array.
 
     `name`, `label`: names of the values and of the array, for errors.

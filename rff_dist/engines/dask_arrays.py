@@ -18,6 +18,7 @@ from dask.delayed import delayed
 from rff_dist.data import blocks, dask_collections, memory
 from rff_dist.engines.partitions import Partitions
 from rff_dist.errors import DataError
+from rff_dist.typing import AnyDType
 
 
 class DaskArrayDataset(memory.ArraysDataset):
@@ -67,8 +68,8 @@ class DaskArrayDataset(memory.ArraysDataset):
         self._read: dict[int, tuple[Any, ...]] = {}
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        return cast("np.dtype[Any]", self.X.dtype)
+    def dtype(self) -> AnyDType:
+        return cast("AnyDType", self.X.dtype)
 
     @property
     def chunk_rows(self) -> int:

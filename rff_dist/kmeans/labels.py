@@ -19,7 +19,7 @@ from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.recipes import model_rows
 from rff_dist.statistics import inspection
 from rff_dist.storage import outputs
-from rff_dist.typing import AnyArray, Facts, FloatArray, IntArray, PathLike, Summary, frozen
+from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray, IntArray, PathLike, Summary, frozen
 
 
 def label_in_memory(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -> NDArray[np.int32]:
@@ -137,7 +137,7 @@ def stage_labels(
     )
 
 
-def _labelled_rows(rows: Rows, state: lloyd_pass.Centres, *, dtype: np.dtype[Any]) -> AnyArray:
+def _labelled_rows(rows: Rows, state: lloyd_pass.Centres, *, dtype: AnyDType) -> AnyArray:
     labelled = np.empty(rows.block.n_samples, dtype)
     labelled["labels"] = lloyd_pass.label_rows(rows, state)
     if "distances" in (dtype.names or ()):

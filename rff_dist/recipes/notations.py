@@ -18,7 +18,7 @@ import numpy as np
 from rff_dist.errors import DataError
 from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.reading import Reading
-from rff_dist.recipes.tables import MISSING_TEXTS, Table, kind_of, listed, to_numbers, to_text
+from rff_dist.recipes.tables import MISSING_TEXTS, Batches, Table, Types, kind_of, listed, to_numbers, to_text
 from rff_dist.typing import frozen
 
 #: The orders of day, month and year in numbers.
@@ -475,7 +475,7 @@ def with_notations(table: Table, notations: Mapping[str, Notation], *, is_new: b
     types = dict(zip(table.schema.names, table.schema.types, strict=True))
     schema = pyarrow.schema({**types, **{name: notation.type for name, notation in read.items()}})
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: Types) -> Batches:
         start = 0
         texts = dict.fromkeys(read.keys() & types.keys(), pyarrow.string())
         for batch in table.batches({**types, **texts}):

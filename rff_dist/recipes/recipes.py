@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field
 from functools import partial
 from typing import Any, ClassVar
@@ -22,7 +22,9 @@ from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.notations import Notation, with_notations
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import (
+    Batches,
     Table,
+    Types,
     cast_columns,
     kind_of,
     listed,
@@ -36,7 +38,7 @@ from rff_dist.recipes.tables import (
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.storage import locations
 from rff_dist.text import clipped
-from rff_dist.typing import Facts, FloatArray, IntArray, Summary, frozen
+from rff_dist.typing import AnyDType, Facts, FloatArray, IntArray, Summary, frozen
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 MISSING = "(missing)"  # the level of missing text, if missing values are filled in
@@ -328,10 +330,10 @@ class Recipe:
             types[name] = read_type(kind, reads)
         return types
 
-    def dtype(self, schema: pyarrow.Schema) -> np.dtype[Any]:
+    def dtype(self, schema: pyarrow.Schema) -> AnyDType:
         """Return the dtype of X that keeps all digits of a table's numbers."""
         # float32 at least; integers of more digits or float64 widen it
-        kinds: set[np.dtype[Any]] = {np.dtype(np.float32)}
+        kinds: set[AnyDType] = {np.dtype(np.float32)}
         for encoder in self.columns:
             if isinstance(encoder, Number):
                 kinds.add(number_dtype(schema.field(encoder.column).type))
@@ -457,7 +459,7 @@ def _as_arrow(frame: Any) -> pyarrow.Table:
         ) from error
 
 
-def _rows_of(table: pyarrow.Table, types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+def _rows_of(table: pyarrow.Table, types: Types) -> Batches:
     for batch in table.select(list(types)).combine_chunks().to_batches():
         yield cast_columns(batch, types, "the table")
 

@@ -18,7 +18,7 @@ from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes.arrow import compute, pyarrow, types
 from rff_dist.storage import locations
 from rff_dist.text import clipped
-from rff_dist.typing import frozen
+from rff_dist.typing import AnyDType, frozen
 
 _BATCH_BYTES = 8 * 2**20
 
@@ -30,6 +30,9 @@ MISSING_TEXTS = [
 
 _MISSING = frozenset(MISSING_TEXTS)
 
+#: The type to read each column by, and rows as they are read.
+type Types = Mapping[str, pyarrow.DataType]
+type Batches = Iterator[pyarrow.RecordBatch]
 #: Arrays of the same rows: X, y, weights, groups and ids.
 type RowArrays = tuple[np.ndarray | None, ...]
 
@@ -50,14 +53,14 @@ class Table:
 
     name: str
     schema: pyarrow.Schema
-    batches: Callable[[Mapping[str, pyarrow.DataType]], Iterator[pyarrow.RecordBatch]]
+    batches: Callable[[Types], Batches]
     n_samples: int | None
     notes: Sequence[str] = ()
     is_read_once: bool = False
-    head: Callable[[Mapping[str, pyarrow.DataType]], pyarrow.RecordBatch | None] | None = None
+    head: Callable[[Types], pyarrow.RecordBatch | None] | None = None
     decimal: str | None = None
 
-    def first_rows(self, types: Mapping[str, pyarrow.DataType]) -> pyarrow.RecordBatch | None:
+    def first_rows(self, types: Types) -> pyarrow.RecordBatch | None:
         """Return the first rows of some columns, None if there is none; later they are read again."""
         return next(self.batches(types), None) if self.head is None else self.head(types)
 
@@ -98,7 +101,7 @@ def read_type(kind: pyarrow.DataType, wanted: str | None) -> pyarrow.DataType:
     return kind
 
 
-def number_dtype(kind: pyarrow.DataType) -> np.dtype[Any]:
+def number_dtype(kind: pyarrow.DataType) -> AnyDType:
     """Return the dtype that keeps all digits of a column of numbers."""
     plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
     return np.dtype(kind.to_pandas_dtype() if plain else np.float64)
@@ -188,7 +191,7 @@ def with_lists(table: Table) -> Table:
         else:
             fields |= {f"{field.name} {i}": field.type.value_type for i in range(width)}
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: Types) -> Batches:
         lists = {places[name][0]: kinds[places[name][0]] for name in types if name in places}
         plain = {name: kind for name, kind in types.items() if name not in places}
         start = 0
@@ -277,9 +280,7 @@ def expecting_types(path: Path) -> Iterator[None]:
         ) from error
 
 
-def cast_columns(
-    batch: pyarrow.RecordBatch, types: Mapping[str, pyarrow.DataType], table: str
-) -> pyarrow.RecordBatch:
+def cast_columns(batch: pyarrow.RecordBatch, types: Types, table: str) -> pyarrow.RecordBatch:
     """Return the columns of `types`, cast to these types.
 
     `table`: its name in messages.

@@ -6,7 +6,6 @@ Estimators, the command line and the flows call these, as they call `ridge.fit.f
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import scipy
@@ -19,7 +18,7 @@ from rff_dist.recipes import model_rows
 from rff_dist.ridge import held_out, uncertainty
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import inspection
-from rff_dist.typing import AnyArray, FloatArray, PathLike, frozen
+from rff_dist.typing import AnyArray, AnyDType, FloatArray, PathLike, frozen
 
 # Degrees of freedom over rows. Of real sets with 0.03 to 0.44 normal 95 % intervals contained 92 to 94 % of
 # new rows, with 0.77 (airfoil) 83 % and with 0.94 (pendulum) 65 %; 8 fits of each of seven.
@@ -109,7 +108,7 @@ class _Predicting:
     """
 
     model: predicting.LinearModel | uncertainty.PredictiveModel
-    dtype: np.dtype[Any]
+    dtype: AnyDType
     deviations: float = 0.0
     half_width: FloatArray | None = None
     root_deviations: held_out.RootDeviations | None = None

@@ -21,7 +21,7 @@ from zarr.storage import WrapperStore
 from rff_dist.data import columns, decoding, memory
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage import documents, locations
-from rff_dist.typing import Facts, frozen
+from rff_dist.typing import AnyDType, Facts, frozen
 
 CHUNK_TARGET_BYTES = 16 * 2**20
 # Limits of what metadata may claim, checked before memory is taken: Zarr opens 10^18 rows without a word.
@@ -59,7 +59,7 @@ class Header:
     """
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: AnyDType
     chunks: tuple[int, ...]
     shards: tuple[int, ...] | None
     codecs: tuple[str, ...]
@@ -195,7 +195,7 @@ def create_array(
     name: str,
     *,
     shape: tuple[int, ...],
-    dtype: np.dtype[Any],
+    dtype: AnyDType,
     chunk_rows: int,
     marked: bool = False,
 ) -> zarr.Array[Any]:

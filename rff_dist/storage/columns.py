@@ -13,7 +13,7 @@ from rff_dist.data import blocks, columns, dask_collections, folding, grids, lab
 from rff_dist.data.row_batches import TIME
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, datasets, groups
-from rff_dist.typing import Facts, FloatArray, PathLike
+from rff_dist.typing import AnyDType, Facts, FloatArray, PathLike
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
 TIME_COLUMN = "time_column"  # the attribute that names the column by which later rows were held out
@@ -49,7 +49,7 @@ class StoredColumn:
         return self._header.shape[0]
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> AnyDType:
         return self._header.dtype
 
     @property

@@ -14,7 +14,7 @@ from rff_dist.storage import appending, documents, locations, output_places, wri
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.groups import find_group
-from rff_dist.typing import Arrays, Facts, IntArray, PathLike, frozen
+from rff_dist.typing import AnyDType, Arrays, Facts, IntArray, PathLike, frozen
 
 
 def replace_rows(
@@ -257,7 +257,7 @@ def find_rows(dataset: appending.Editing, column: str, values: Sequence[Any]) ->
     return [np.array(found.get(value, []), np.int64) for value in wanted]
 
 
-def _held(value: Any, dtype: np.dtype[Any]) -> Any:
+def _held(value: Any, dtype: AnyDType) -> Any:
     """Return a number or text as an array of this dtype holds it; None if it cannot hold it."""
     if dtype.kind == "T":
         return str(value)

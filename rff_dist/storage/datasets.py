@@ -22,7 +22,7 @@ from rff_dist.errors import IntegrityError, InvalidParameterError, NoSuchVersion
 from rff_dist.storage import documents, groups, locations, repositories
 from rff_dist.storage import grids as stored_grids
 from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest
-from rff_dist.typing import Facts, PathLike
+from rff_dist.typing import AnyDType, Facts, PathLike
 
 _ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class ZarrDataset(memory.ArraysDataset):
     _array_names: ArrayNames = _ROLES
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> AnyDType:
         return self._headers["X"].dtype
 
     @property

@@ -20,7 +20,7 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, documents, groups, locations
 from rff_dist.storage.outputs import Layout, StagedOutput, begin
-from rff_dist.typing import AnyArray, Facts, PathLike, Summary
+from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary
 
 _log = logging.getLogger(__name__)
 # How values are stored; a result has its own.
@@ -354,7 +354,7 @@ def variable_names(layout: Layout) -> dict[str, list[str]]:
     return names
 
 
-def fields_of(layout: Layout) -> np.dtype[Any]:
+def fields_of(layout: Layout) -> AnyDType:
     """Return the dtype of rows that a grid is written from: each array of a layout, and the cell."""
     parts = layout.parts.items()
     return np.dtype([("cell", np.int64), *((name, base, tail) for name, (base, tail) in parts)])
@@ -426,7 +426,7 @@ def _copy(source: zarr.Array[Any], group: zarr.Group, name: str) -> None:
 def _create(
     group: zarr.Group,
     name: str,
-    dtype: np.dtype[Any],
+    dtype: AnyDType,
     dataset: grids.GridDataset,
     reference: StoredVariable,
     attributes: Facts,

@@ -15,7 +15,7 @@ from rff_dist.data import blocks, columns
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import documents, groups, locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, create_array, read_rows
-from rff_dist.typing import Facts, PathLike, Summary, frozen
+from rff_dist.typing import AnyDType, Facts, PathLike, Summary, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Layout:
     n_samples: int
     chunk_rows: int
     n_columns: int | None = None
-    dtype: np.dtype[Any] | type | str = np.float64
+    dtype: AnyDType | type | str = np.float64
     array: str = "predictions"
     column_names: Sequence[str] | None = None
     meanings: Mapping[int, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Layout:
             raise InvalidParameterError(f"`column_names` has {len(names)} names; expected {n_names}")
 
     @property
-    def kind(self) -> np.dtype[Any]:
+    def kind(self) -> AnyDType:
         return np.dtype(self.dtype)
 
     @property
@@ -67,7 +67,7 @@ class Layout:
         return () if self.n_columns is None else (self.n_columns,)
 
     @property
-    def parts(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    def parts(self) -> dict[str, tuple[AnyDType, tuple[int, ...]]]:
         """Each array's dtype, and its shape without the axis of rows."""
         kind = self.kind
         if kind.names is None:

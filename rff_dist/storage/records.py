@@ -13,7 +13,6 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +26,7 @@ from rff_dist import __version__
 from rff_dist.data import memory
 from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError, UnsafeModelError
 from rff_dist.storage import arrays, documents, locations, output_places
-from rff_dist.typing import Facts, PathLike, Summary, frozen
+from rff_dist.typing import Arrays, Facts, PathLike, Summary, frozen
 
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
@@ -54,7 +53,7 @@ class Record:
 
 
 def write_record(
-    url: PathLike, *, kind: str, metadata: Facts, arrays: Mapping[str, np.ndarray], overwrite: bool = False
+    url: PathLike, *, kind: str, metadata: Facts, arrays: Arrays, overwrite: bool = False
 ) -> None:
     """Write a record; until it is complete, readers see the one before, or none.
 
@@ -206,7 +205,7 @@ def _checked_metadata(metadata: Facts) -> Summary:
     return copy
 
 
-def _write_arrays(place: output_places.Place, values: Mapping[str, np.ndarray]) -> None:
+def _write_arrays(place: output_places.Place, values: Arrays) -> None:
     # To a store of its own where folders are stores: Zarr makes all parents in a store groups.
     folder, path = place.staged, ""
     if folder.is_local:

@@ -4,7 +4,7 @@ import io
 import json as standard_json
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import tables
 from rff_dist.storage import grids
+from rff_dist.typing import AnyDType
 from rff_dist.workbench.tables.roles import Roles
 
 #: RuntimeError is for compression and encryption that zipfile does not know. NumPy reads headers as Python.
@@ -47,7 +48,7 @@ def array_table(paths: Sequence[Path]) -> tables.Table:
     kinds = {name: _type(array.dtype) for path, array in arrays.items() for name in names[path]}
     row_bytes = sum(array.itemsize * max(1, array[:1].size) for array in arrays.values())
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: tables.Types) -> tables.Batches:
         rows = tables.rows_per_batch(row_bytes)
         for start in range(0, max(1, n_samples), rows):  # an empty array has one empty batch
             columns: dict[str, Any] = {}
@@ -81,7 +82,7 @@ def _names_of(path: Path, array: np.ndarray) -> list[str]:
     return [path.stem] if array.ndim == 1 else [str(i) for i in range(array.shape[1])]
 
 
-def _type(dtype: np.dtype[Any]) -> pyarrow.DataType:
+def _type(dtype: AnyDType) -> pyarrow.DataType:
     return pyarrow.string() if is_text(dtype) else pyarrow.from_numpy_dtype(dtype.newbyteorder("="))
 
 
@@ -114,7 +115,7 @@ def group_table(path: Path) -> tables.Table:
             places[column] = name, i if wide else None
             kinds[column] = _type(array.dtype)
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: tables.Types) -> tables.Batches:
         names = list(dict.fromkeys(places[column][0] for column in types)) or list(kept)[:1]
         rows = tables.rows_per_batch(8 * sum(math.prod(kept[name].shape[1:]) for name in names))
         for part in grids.read_columns({name: kept[name] for name in names}, n_rows=rows):
@@ -174,7 +175,7 @@ def read_npz(path: Path, roles: Roles) -> tuple[int, Iterator[tuple[tables.RowAr
     return shapes["X"][0], batches()
 
 
-def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], AnyDType]:
     with _reading(path, f", array {name!r}") as archive, archive.open(f"{name}.npy") as file:
         shape, fortran, dtype = _read_array_header(file)
     if dtype.kind not in ("biufU" if text else "biuf") or not shape or (fortran and len(shape) > 1):
@@ -204,7 +205,7 @@ def _npz_rows(path: Path, name: str, rows: int) -> Iterator[np.ndarray]:
             raise StorageError(f"array {name!r} of {path} goes on after {shape[0]:_} rows. Save it again")
 
 
-def _read_array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_array_header(file: Any) -> tuple[tuple[int, ...], bool, AnyDType]:
     if np.lib.format.read_magic(file) == (1, 0):
         return np.lib.format.read_array_header_1_0(file)
     return np.lib.format.read_array_header_2_0(file)
@@ -233,7 +234,7 @@ def parquet_table(path: Path) -> tables.Table:
     names = tables.numbered(schema.names)
     is_plain = names == schema.names  # Parquet finds columns by their names
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: tables.Types) -> tables.Batches:
         rows = tables.rows_per_batch(8 * len(types))
         with tables.opening(path, "Parquet"), parquet.ParquetFile(path, pre_buffer=False) as reader:
             read = list(types) if is_plain else None
@@ -261,7 +262,7 @@ def arrow_table(path: Path) -> tables.Table:
         schema, is_file = reader.schema, hasattr(reader, "num_record_batches")
     names = tables.numbered(schema.names)
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: tables.Types) -> tables.Batches:
         with tables.opening(path, "Arrow"), pyarrow.memory_map(str(path)) as source:
             reader = open_it(source)
             parts = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
@@ -281,7 +282,7 @@ def json_table(path: Path) -> tables.Table:
     columns, by index, split, or with a schema. Raises as `csv_table`.
     """
 
-    def open_it(types: Mapping[str, pyarrow.DataType] | None) -> Any:
+    def open_it(types: tables.Types | None) -> Any:
         schema = None if types is None else pyarrow.schema(list(types.items()))
         return json.open_json(
             pyarrow.input_stream(str(path), compression="detect"),
@@ -305,7 +306,7 @@ def json_table(path: Path) -> tables.Table:
             return memory_table(path.name, pyarrow.table(found), notes)
         schema = open_it(None).schema
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: tables.Types) -> tables.Batches:
         with tables.expecting_types(path):
             yield from open_it(types)
 
@@ -366,14 +367,14 @@ def _json_columns(path: Path, document: Any) -> dict[str, Sequence[Any]]:
 def memory_table(name: str, rows: pyarrow.Table, notes: Sequence[str] = ()) -> tables.Table:
     """Return rows in memory as a table."""
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: tables.Types) -> tables.Batches:
         for batch in rows.to_batches(tables.rows_per_batch(8 * len(types))):
             yield tables.cast_columns(batch, types, name)
 
     return tables.Table(name, rows.schema, batches, rows.num_rows, notes)
 
 
-def spool(table: tables.Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> tables.Table:
+def spool(table: tables.Table, types: tables.Types, folder: Path) -> tables.Table:
     """Write a table that can be read only once to a folder, and return it as a table of that file."""
     path = folder / "rows.arrow"
     with pyarrow.OSFile(str(path), "wb") as sink, ipc.new_stream(sink, pyarrow.schema(types)) as writer:

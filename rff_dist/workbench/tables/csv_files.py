@@ -5,7 +5,7 @@ import csv
 import io
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ class Dialect:
         ]
         return [part for part in parts if part]
 
-    def open(self, path: Path, types: Mapping[str, pyarrow.DataType] | None = None) -> Any:
+    def open(self, path: Path, types: tables.Types | None = None) -> Any:
         """Return a reader of a file, to be used in a `with`; given `types`, it reads these columns only."""
         names = None if self.names is None else tables.numbered(self.names)
         ends = {names[-1]: pyarrow.null()} if names is not None and self.has_ends else {}  # must be empty
@@ -145,7 +145,7 @@ def csv_table(path: Path, reading: Reading) -> tables.Table:
     if dialect.has_ends:
         schema = schema.remove(len(schema) - 1)
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: tables.Types) -> tables.Batches:
         with tables.expecting_types(path), dialect.open(path, types) as reader:
             yield from _ahead(reader)
 
@@ -153,7 +153,7 @@ def csv_table(path: Path, reading: Reading) -> tables.Table:
     return tables.Table(path.name, schema, batches, None, dialect.notes, decimal=decimal)
 
 
-def _ahead(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+def _ahead(batches: tables.Batches) -> tables.Batches:
     """Yield batches in their order, while a thread parses the next ones.
 
     Arrow's own threads (`use_threads`) would do so too, but leave the row out of messages.

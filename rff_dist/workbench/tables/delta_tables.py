@@ -1,7 +1,7 @@
 """Delta tables: their rows, and what changed between two versions."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
@@ -36,7 +36,7 @@ def open_delta(location: locations.Location) -> Lake:
         plain = protocol.min_reader_version == 1 or protocol.reader_features == []
         n_samples = table.count() if plain else None
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: tables.Types) -> tables.Batches:
         with as_delta():
             if plain:
                 ahead = {"batch_readahead": 1, "fragment_readahead": 1}

@@ -440,7 +440,7 @@ def _with_partitions(table: tables.Table, partitions: Mapping[str, Any]) -> tabl
     fields = [field for field in table.schema if field.name not in partitions]
     added = [pyarrow.field(name, value.type) for name, value in partitions.items()]
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: tables.Types) -> tables.Batches:
         stored = {name: kind for name, kind in types.items() if name not in partitions}
         if not stored:  # one column must be read to count the rows
             stored = {field.name: field.type for field in fields[:1]}

@@ -1,6 +1,6 @@
 """Iceberg tables of a catalog: their rows, and what changed between two snapshots."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -46,7 +46,7 @@ def open_iceberg(location: locations.Location) -> Lake:
             tasks[task.file.file_path, *deletes] = task
         return dict(sorted(tasks.items()))
 
-    def read(tasks: Sequence[Any], types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def read(tasks: Sequence[Any], types: tables.Types) -> tables.Batches:
         # by the columns' ids, so that files from before a column was renamed have it under its new name
         projected = table.schema().select(*types)
         scan = ArrowScan(table.metadata, table.io, projected, AlwaysTrue())

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from rff_dist.errors import DataError
 from rff_dist.recipes import tables
 from rff_dist.storage import appending, corrections
 from rff_dist.storage.columns import ID
-from rff_dist.typing import Facts, IntArray, Summary
+from rff_dist.typing import Arrays, Facts, IntArray, Summary
 from rff_dist.workbench.tables.roles import check_column
 
 DROPPED = "dropped_rows"  # the attribute of a dataset that counts rows left out for missing values
@@ -139,7 +139,7 @@ def merge(
     dataset: appending.Editing,
     lake: Lake,
     changes: Changes,
-    read: Sequence[Mapping[str, np.ndarray]],
+    read: Sequence[Arrays],
     attributes: Summary,
     message: str | None,
 ) -> corrections.Merged:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import field
 from datetime import date, datetime
@@ -185,12 +185,12 @@ def _as_table(result: Any, telling: _Telling) -> tables.Table:
     columns = [()] * len(labels) if first is None else list(zip(*first, strict=True))
     schema = pyarrow.schema(list(zip(names, map(_type, columns), strict=True)))
 
-    def to_batch(rows: Any, types: Mapping[str, pyarrow.DataType], start: int = 0) -> pyarrow.RecordBatch:
+    def to_batch(rows: Any, types: tables.Types, start: int = 0) -> pyarrow.RecordBatch:
         columns = dict(zip(names, zip(*rows, strict=True), strict=True))
         made = {name: _as_column(columns[name], kind, name, start) for name, kind in types.items()}
         return tables.cast_columns(pyarrow.RecordBatch.from_pydict(made), types, "the query")
 
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    def batches(types: tables.Types) -> tables.Batches:
         rows, start = first, 0
         while rows is not None:
             yield to_batch(rows, types, start)
@@ -198,7 +198,7 @@ def _as_table(result: Any, telling: _Telling) -> tables.Table:
             with telling():
                 rows = next(parts, None)
 
-    def head(types: Mapping[str, pyarrow.DataType]) -> pyarrow.RecordBatch | None:
+    def head(types: tables.Types) -> pyarrow.RecordBatch | None:
         return None if first is None else to_batch(first, types)
 
     return tables.Table("the query", schema, batches, None, tables.numbered_note(labels), True, head)

@@ -2,8 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow
@@ -11,7 +10,7 @@ import pyarrow
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import tables
 from rff_dist.text import clipped
-from rff_dist.typing import frozen
+from rff_dist.typing import AnyDType, frozen
 from rff_dist.workbench.tables import learn
 
 ADVICE = 'Fill it in, for example with `impute="median"`, or drop such rows with `on_nan="drop"`'
@@ -67,8 +66,8 @@ class TablePlan:
 
     roles: Roles
     learned: learn.Learned | None
-    types: Mapping[str, pyarrow.DataType]
-    dtype: np.dtype[Any]
+    types: tables.Types
+    dtype: AnyDType
     text: bool
     test_start: float = np.nan
     time: str | None = None

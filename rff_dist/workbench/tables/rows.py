@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -185,7 +185,7 @@ def order_type(table: str, schema: pyarrow.Schema, by: str) -> dict[str, pyarrow
     return {by: tables.read_type(schema.field(by).type, kind)}
 
 
-def find_start(opened: Sequence[Input], types: Mapping[str, pyarrow.DataType], holdout: Holdout) -> float:
+def find_start(opened: Sequence[Input], types: tables.Types, holdout: Holdout) -> float:
     """Return where in an order the held-out rows begin; reads this column of all rows, 8 bytes per row.
 
     Rows without a value there count as early ones, with a warning.
@@ -202,7 +202,7 @@ def find_start(opened: Sequence[Input], types: Mapping[str, pyarrow.DataType], h
     return holdout.start(values[~missing])
 
 
-def _pieces(batches: Iterator[pyarrow.RecordBatch], n_rows: int) -> Iterator[pyarrow.RecordBatch]:
+def _pieces(batches: tables.Batches, n_rows: int) -> tables.Batches:
     """Cut batches, since a row of short texts may become many numbers."""
     for batch in batches:
         for start in range(0, max(1, batch.num_rows), n_rows):
