@@ -14,7 +14,6 @@ the digest and the errors, and names the assets that it was made of.
 """
 
 import re
-from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -41,7 +40,7 @@ def say(sentence: str) -> None:
     _said.set(sentence)
 
 
-def end(result: Facts, parameters: Mapping[str, Any], *, publishes: bool) -> State[Any]:
+def end(result: Facts, parameters: Facts, *, publishes: bool) -> State[Any]:
     """Tag the run that calls this, tell of what happened to its model, and return its last state.
 
     `result`: of the flow; the state holds it.

@@ -36,6 +36,7 @@ from rff_dist.fields import Option, RowNumber, build, check_names, group, like, 
 from rff_dist.flows import outcomes
 from rff_dist.storage import locations
 from rff_dist.text import redact, without_secrets
+from rff_dist.typing import Facts
 from rff_dist.workbench.jobs import limits, lineage, places, watching
 from rff_dist.workbench.jobs.steps import Runner
 
@@ -93,7 +94,7 @@ class Form:
         return build(spec, {name: value for name, value in self.values.items() if name in names} | more)
 
 
-def key(what: str, parameters: Mapping[str, Any] | None = None) -> str:
+def key(what: str, parameters: Facts | None = None) -> str:
     """Return the key of an artifact: what it shows and of which model, since Prefect groups artifacts by key.
 
     `parameters`: of the run; by default of the run that calls this.
@@ -103,7 +104,7 @@ def key(what: str, parameters: Mapping[str, Any] | None = None) -> str:
     return "-".join(["rff", what, *re.findall("[a-z0-9]+", place.lower())])
 
 
-def _place_of(parameters: Mapping[str, Any]) -> str:
+def _place_of(parameters: Facts) -> str:
     """Return the last part of the URL of a run's model, output or data, whichever it has first; else "".
 
     The parameters may be of any type: a run gets its name before they are checked.
@@ -398,7 +399,7 @@ class PassProgress:
 # ---------------------------------------------------------------------------------------- when it stopped
 
 
-def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *, resume: str) -> str:
+def describe_stop(name: str, parameters: Facts, state: State[Any], *, resume: str) -> str:
     """Return in Markdown why a run stopped, what it left and how to go on.
 
     `name`: of the flow.

@@ -8,7 +8,6 @@ local Dask cluster, and the model predicts the whole picture into Zarr.
 import math
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from rff_dist.errors import OutputExistsError
 from rff_dist.ridge import models
 from rff_dist.ridge import predict as prediction
 from rff_dist.storage import datasets, writing
-from rff_dist.typing import FloatArray, IndexArray
+from rff_dist.typing import Facts, FloatArray, IndexArray, Summary
 from rff_dist.workbench.page import pictures
-from rff_dist.workbench.results.words import Facts
+from rff_dist.workbench.results.words import Lines
 
 #: Candidates for the length scale, in units of the picture's width: 0.01 is 6.4 pixels.
 LENGTH_SCALES = (0.005, 0.0075, 0.01, 0.015, 0.02)
@@ -42,7 +41,7 @@ def run_demo(
     n_threads: int | None = None,
     stride: int = 1,
     console: Console,
-) -> dict[str, Any]:
+) -> Summary:
     """Train on a photograph through the Prefect flow, and save a picture.
 
     Takes about a minute on two cores. Prefect's home is a folder below `output`, so that nothing is left in
@@ -149,7 +148,7 @@ def _psnr(mean_squared_error: float | np.floating[Any]) -> float:
     return -10 * math.log10(mean_squared_error)
 
 
-def facts_of(figures: Mapping[str, Any]) -> Facts:
+def facts_of(figures: Facts) -> Lines:
     """Return the figures in words."""
     scales = f"the best of {len(LENGTH_SCALES)} by cross-validation"
     return {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge
 
 from rff_dist import fields
 from rff_dist.features.feature_options import FeatureOptions
+from rff_dist.typing import Facts
 from rff_dist.workbench.cli import shell
 from rff_dist.workbench.jobs.places import WeightedSource
 from rff_dist.workbench.results import words
@@ -105,7 +105,7 @@ def _bounds(
     }
 
 
-def _document(record: Mapping[str, Any]) -> Document:
+def _document(record: Facts) -> Document:
     facts = {
         "kernel": words.kernel_words(record["kernel"]),
         "features": f"D = {record['n_components']:,}, {record['design']}, {record['map']}, "
@@ -134,7 +134,7 @@ def _document(record: Mapping[str, Any]) -> Document:
     return Document(title, [facts, table, *paragraphs], record=record)
 
 
-def _maps_words(variances: Mapping[str, Any]) -> str:
+def _maps_words(variances: Facts) -> str:
     if not variances["pairs"] and not variances["phases"]:
         return "pairs and phases are the same: the kernel has no frequencies"
     shown = f"variance {variances['pairs']:.3g}/D in pairs, {variances['phases']:.3g}/D in phases"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rff_dist import contexts, fields
 from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import RFFDistError
+from rff_dist.typing import Summary
 from rff_dist.workbench.cli import messages, settings
 from rff_dist.workbench.jobs.limits import Limits
 
@@ -61,7 +62,7 @@ class Passes:
     where: Cluster
     limits: Limits
     began: float = dataclasses.field(default_factory=time.perf_counter)
-    engine: dict[str, Any] = dataclasses.field(default_factory=dict)
+    engine: Summary = dataclasses.field(default_factory=dict)
 
     @cached_property
     def clock(self) -> clock.Clock:
@@ -101,7 +102,7 @@ class Passes:
             shown(Remark(part, ""))
         self.clock.begin(part)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Summary:
         """Return what ran the job and where its time went until now, for the JSON document."""
         return {"engine": self.engine, **fields.values_of(self.clock.times(), "seconds", "products")}
 

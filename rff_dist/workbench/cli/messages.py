@@ -72,7 +72,7 @@ def say(kind: str, message: str, style: str) -> None:
     _show_line(kind, message, Text.assemble((f"{kind}: ", f"bold {style}"), message))
 
 
-def _show_line(level: str, message: str, view: Text, members: Mapping[str, Any] | None = None) -> None:
+def _show_line(level: str, message: str, view: Text, members: Facts | None = None) -> None:
     if settings.logs_json():
         sys.stderr.write(logs.json_line(level, message, members=members) + "\n")
     else:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rff_dist import fields
 from rff_dist.fields import Count
+from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
@@ -36,7 +36,7 @@ def list_models(
     from rff_dist.workbench.jobs.publishing import version_rows
 
     registered = Registry(registry)
-    models: list[dict[str, Any]] = []
+    models: list[Summary] = []
     for name in registered.names():
         model = registered.model(name)
         rows = version_rows(model)
@@ -80,7 +80,7 @@ def show(model: str = _MODEL) -> Document:
     current = next((row for row in rows if row["current"]), None)
     chosen = None if current is None else rows.index(current)
     table = words.Table("", (*_COLUMNS, "reason"), cells, chosen, is_facts=True)
-    facts: words.Facts = {"current": words.Alert("none: promote a version")}
+    facts: words.Lines = {"current": words.Alert("none: promote a version")}
     if pointer is not None and current is not None:
         because = f", {pointer.reason}" if pointer.reason else ""
         facts = {"current": f"version {pointer.number}, since {pointer.promoted}{because}"}
@@ -167,7 +167,7 @@ def _changed(model: str, version: versions.Version, pointer: records.Pointer | N
     return Document(title, [facts], record=record, next=[["models", "show", model]])
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Facts) -> list[str]:
     """Return the columns `_COLUMNS` of a row of `version_rows`."""
     size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {words.version_cell(row['n_components'])}"
     made_of = f"{size}, {row['kernel'] or 'features'}"

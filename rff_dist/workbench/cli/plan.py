@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.text import human_bytes
+from rff_dist.typing import Facts
 from rff_dist.workbench.cli import shell
 from rff_dist.workbench.jobs.places import SupervisedSource
 from rff_dist.workbench.jobs.training import Compared, FoldOptions
@@ -88,7 +89,7 @@ def plan(
     return Document(f"a fit of {source.data}", [rows], record=record)
 
 
-def _rows(chosen: Plan, record: Mapping[str, Any], machines: Machines) -> Iterator[tuple[str, str, str]]:
+def _rows(chosen: Plan, record: Facts, machines: Machines) -> Iterator[tuple[str, str, str]]:
     """Yield the rows of the table that people see: what, how much, and a note."""
     limits = (machines.memory_limit or 0, machines.client_memory_limit or 0)
     outputs = words.features_and_targets(chosen.n_features, chosen.n_targets)
@@ -123,7 +124,7 @@ def _rows(chosen: Plan, record: Mapping[str, Any], machines: Machines) -> Iterat
     yield "seconds, about", seconds, f"for {timed}, without reading and solving"
 
 
-def _choosing_rows(choosing: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str]]:
+def _choosing_rows(choosing: Facts | None) -> Iterator[tuple[str, str, str]]:
     if choosing is None:
         return
     candidates, finalists = (

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from rff_dist import contexts, errors, fields
 from rff_dist.engines import logs
+from rff_dist.typing import Summary
 from rff_dist.workbench.cli import display, help, messages, settings, sources
 from rff_dist.workbench.jobs import places
 from rff_dist.workbench.results import exits, terminal
@@ -92,7 +93,7 @@ class Command:
         """All its options, those that all commands have at the end."""
         return [*(one for _, options in self.parts.values() for one in options), *_SHARED]
 
-    def read(self, given: sources.Given) -> tuple[dict[str, Any], dict[str, Any]]:
+    def read(self, given: sources.Given) -> tuple[Summary, Summary]:
         """Return the function's arguments, and the values of options that were given, by name."""
         values = sources.read(self.options, given)
         arguments = {}
@@ -103,7 +104,7 @@ class Command:
 
     def run(self, given: sources.Given) -> int:
         """Run the command with these flags, write its result, and return its exit code."""
-        values: dict[str, Any] = {}
+        values: Summary = {}
         shown = fields.build(Shown, {"json": "json" in given})  # until the others are read, which may fail
         names = {one.name for one in self.options}
         run = logs.of_run(uuid.uuid4().hex[:12])  # a name for this run in the JSON lines of the log

@@ -14,6 +14,7 @@ from cyclopts.utils import UNSET
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.text import without_secrets
+from rff_dist.typing import Facts, Summary
 
 type Given = Mapping[str, Sequence[Token]]
 
@@ -78,7 +79,7 @@ def _take_last(sources: list[Token], data: list[Token]) -> None:
         data.append(places[-1])
 
 
-def _give(options: Mapping[str, Any], name: str, token: Token) -> None:
+def _give(options: Facts, name: str, token: Token) -> None:
     with _from(token.source):
         fields.check_names([name], options)
     if not options[name].tokens:
@@ -96,7 +97,7 @@ def _from(source: str) -> Iterator[None]:
         raise
 
 
-def read(options: Iterable[fields.Option], tokens: Given) -> dict[str, Any]:
+def read(options: Iterable[fields.Option], tokens: Given) -> Summary:
     """Return the values of the options that were given, by name."""
     return {option.name: _read(option, tokens[option.name]) for option in options if option.name in tokens}
 
@@ -109,7 +110,7 @@ def _read(option: fields.Option, tokens: Sequence[Token]) -> Any:
         return option.read(*(token.value for token in tokens))
 
 
-def describe(options: Iterable[fields.Option], tokens: Given, values: Mapping[str, Any]) -> str:
+def describe(options: Iterable[fields.Option], tokens: Given, values: Facts) -> str:
     """Return each option, its value without secrets, and where it comes from, as TOML for `config`."""
     lines = []
     for option in options:

@@ -181,7 +181,7 @@ def name_of(url: str) -> tuple[str, str]:
     return f"{location.scheme}://{bucket}", path or "/"
 
 
-def _place(kind: Any, url: str, names: dict[str, Any] | None) -> Any:
+def _place(kind: Any, url: str, names: Summary | None) -> Any:
     """Return a place as an input or an output; `names`: of its arrays, None if it is not there yet."""
     is_output = kind.__name__ == "OutputDataset"
     own, facets = ({}, {}) if names is None else _facets_of(url, names, is_output=is_output)
@@ -200,7 +200,7 @@ def _facets_of(url: str, names: dict[str, Any], *, is_output: bool) -> tuple[dic
     return {}, {}  # a table, or nothing yet
 
 
-def _open(url: str, names: dict[str, Any]) -> Any:
+def _open(url: str, names: Summary) -> Any:
     """Open a dataset for its metadata, without targets if these are labels."""
     try:
         return datasets.open_dataset(url, **names)

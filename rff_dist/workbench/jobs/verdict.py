@@ -155,7 +155,7 @@ class Comparison(JudgedRows):
         return "log_loss" if mistaken else "accuracy"
 
     @cached_property
-    def scores(self) -> dict[str, dict[str, Any]]:
+    def scores(self) -> dict[str, Summary]:
         """Errors by model: `rmse` and `r2` of each target, or `accuracy` and `log_loss`; None if unknown."""
         return {name: self._scores_of(model) for name, model in self.predictions.items()}
 

@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from types import MappingProxyType
@@ -88,7 +88,7 @@ def _page_of(result: Result, job: Any, times: Times, command: str | None) -> doc
 
 
 def clusters_page(
-    clustered: cluster.Clustered, job: specs.Clustering, *, times: Times, made: Mapping[str, Any]
+    clustered: cluster.Clustered, job: specs.Clustering, *, times: Times, made: Facts
 ) -> document.Document:
     """Return the page about clusters: their sizes, a map and representative rows.
 
@@ -162,8 +162,6 @@ def write_report(
     """
     file = fields.Declared("The page.", place="writes", suffixes=(".html", ".htm"))
     places.check([("path", file, os.fspath(path)), ("overwrite", fields.Declared(""), True)])
-    file = fields.Declared("The page.", place="writes", suffixes=(".html", ".htm"))
-    places.check([("path", file, os.fspath(path)), ("overwrite", fields.Declared(""), True)])
     data = fits.JobData(rows, labels)
     comparison = judging.compare_new(data, model)
     errors: Any = {"comparison": comparison, "metrics": judging.measure_errors(data, model, engine=engine)}
@@ -182,7 +180,7 @@ def model_page(
     update: Facts | None = None,
     are_new: bool = False,
     version: int | None = None,
-    made: Mapping[str, Any] = MappingProxyType({}),
+    made: Facts = MappingProxyType({}),
 ) -> document.Document:
     """Return the page about a regression or a classifier.
 
@@ -568,7 +566,7 @@ def _own_table(page: document.Document, caption: str, errors: Facts) -> None:
 # -- the sections on provenance and on the times of the job ----------------------------------------
 
 
-def last_sections(page: document.Document, model: AnyModel, made: Mapping[str, Any], times: Times) -> None:
+def last_sections(page: document.Document, model: AnyModel, made: Facts, times: Times) -> None:
     """Add what a model is for, if its file `card` says it; its data, packages and digests; and all times.
 
     `made`: facts on how it was made; facts of None are left out.

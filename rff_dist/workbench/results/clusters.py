@@ -1,6 +1,6 @@
 """What is said of clusters: how they were found, their sizes, and the numbers that were compared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,11 @@ from rff_dist.kernels import stationary
 from rff_dist.kmeans import fit, labels
 from rff_dist.storage import records
 from rff_dist.text import number, some
-from rff_dist.typing import Summary
+from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import cluster, specs
 from rff_dist.workbench.results import models, words
 from rff_dist.workbench.results.document import Document, Part
-from rff_dist.workbench.results.words import Alert, Facts, Table
+from rff_dist.workbench.results.words import Alert, Lines, Table
 
 _SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12
 
@@ -57,7 +57,7 @@ def describe_agreement(agreement: labels.Contingency, name: str | None) -> Summa
     }
 
 
-def _job_facts(record: Mapping[str, Any]) -> Facts:
+def _job_facts(record: Facts) -> Lines:
     n_principal = record["n_principal"]
     components = "" if n_principal is None else f", in {n_principal:,} principal components"
     columns, kind = words.plural(record["n_features"], "feature"), record["features"]
@@ -74,7 +74,7 @@ def _job_facts(record: Mapping[str, Any]) -> Facts:
     }
 
 
-def clusters_facts(about: Mapping[str, Any]) -> Facts:
+def clusters_facts(about: Facts) -> Lines:
     """Return in words how many clusters were found, and how."""
     n_clusters, inertia = f"{about['n_clusters']:,}", number(about["inertia"])
     if about["n_filled"] < about["n_clusters"]:
@@ -87,7 +87,7 @@ def clusters_facts(about: Mapping[str, Any]) -> Facts:
     return {"clusters": n_clusters, "inertia": inertia, "Lloyd": lloyd}
 
 
-def stored_facts(record: records.Record) -> Facts:
+def stored_facts(record: records.Record) -> Lines:
     """Return the facts of a stored k-means model in words."""
     metadata, weights = record.metadata, record.arrays["cluster_weights"]
     card, features = metadata["card"], metadata["feature_map"]
@@ -105,7 +105,7 @@ def stored_facts(record: records.Record) -> Facts:
     }
 
 
-def agreement_facts(known: Mapping[str, Any]) -> Facts:
+def agreement_facts(known: Facts) -> Lines:
     """Return the agreement of `describe_agreement` in words."""
     index, information = number(known["adjusted_rand_index"]), number(known["normalized_mutual_information"])
     n_labels = words.plural(len(known["labels"]), "label")
@@ -130,7 +130,7 @@ def numbers_table(comparison: fit.Comparison) -> Table:
     return Table(caption, header, rows, chosen)
 
 
-def passes_table(passes: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> Table:
+def passes_table(passes: Sequence[Facts], numbers: Sequence[int]) -> Table:
     """Return the last passes, with the inertia of the centres that each began with."""
     names = [f"{k} clusters" for k in numbers] if len(numbers) > 1 else ["inertia"]
     rows = []

@@ -1,10 +1,10 @@
 """What a job found, part by part, as all faces show it: `terminal`, `markdown` and `html` render it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 from rff_dist.workbench.results import words
 
 
@@ -34,7 +34,7 @@ class Picture:
     shrinks: bool = False
 
 
-type Part = Heading | Paragraph | words.Table | Picture | Mapping[str, Any]
+type Part = Heading | Paragraph | words.Table | Picture | Facts
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Document:
     title: str
     parts: list[Part] = field(default_factory=list)
     lead: str = ""
-    record: Mapping[str, Any] = field(default_factory=dict)
+    record: Facts = field(default_factory=dict)
     next: Sequence[Sequence[str]] = ()
     code: int = 0
     chips: Sequence[str] = ()
@@ -77,7 +77,7 @@ class Document:
         self.parts.append(Picture(png, alt, caption, shrinks))
 
 
-def facts_table(facts: Mapping[str, Any]) -> words.Table:
+def facts_table(facts: Facts) -> words.Table:
     """Return facts as a table of names and values, without values of None."""
     rows = [(name, value) for name, value in facts.items() if value is not None]
     return words.Table("", ("what", "value"), rows, is_facts=True)

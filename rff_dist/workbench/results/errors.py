@@ -108,7 +108,7 @@ def _calibration(calibration: uncertainty.Calibration, target: int) -> Summary:
     }
 
 
-def _calibration_parts(targets: list[dict[str, Any]]) -> list[Part]:
+def _calibration_parts(targets: list[Summary]) -> list[Part]:
     levels = [f"{float(level):.0%}" for level in targets[0]["coverage"]]
     rows = [
         [target["name"], target["nlpd"], target["z_nlpd"], *map(share, target["coverage"].values())]

@@ -1,7 +1,6 @@
 """What is said of a regression or a classifier: how it was chosen, its errors, and the candidates."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,11 +13,11 @@ from rff_dist.ridge import describe, fit, models, solve
 from rff_dist.selection import cross_validation
 from rff_dist.storage import records
 from rff_dist.text import errors_words, number, plus_minus, some
-from rff_dist.typing import Summary
+from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import specs, train, verdict
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
-from rff_dist.workbench.results.words import Alert, Facts, Table
+from rff_dist.workbench.results.words import Alert, Lines, Table
 
 #: Titles of the errors of a regression's targets on rows.
 ERRORS = {"rmse": "RMSE", "mae": "MAE", "bias": "bias", "r2": "R²"}
@@ -33,7 +32,7 @@ CHOSEN_BY = {
 }
 
 
-def choice_facts(model: models.RidgeModel, seed: int | None = None) -> Facts:
+def choice_facts(model: models.RidgeModel, seed: int | None = None) -> Lines:
     """Return in words the features, the kernel and alpha of a model, and how they were chosen."""
     feature_map = model.feature_map
     features = {"kind": feature_map.kind, **feature_map.record()[0], **maps.spec_record(feature_map)}
@@ -41,12 +40,12 @@ def choice_facts(model: models.RidgeModel, seed: int | None = None) -> Facts:
 
 
 def _chosen_facts(
-    features: Mapping[str, Any],
+    features: Facts,
     n_components: int,
     alpha: float | Sequence[float],
-    card: Mapping[str, Any],
+    card: Facts,
     seed: int | None = None,
-) -> Facts:
+) -> Lines:
     """Return what every face says of a fitted model: what was chosen, how, and the errors that it has."""
     return {
         "features": words.features_words(features, n_components, seed),
@@ -108,7 +107,7 @@ def merged_document(merged: Summary, job: specs.Merge) -> Document:
     return Document(title, [facts], record=record, next=[["evaluate", output, "DATA"]])
 
 
-def _training_facts(training: train.Training, seed: int) -> Facts:
+def _training_facts(training: train.Training, seed: int) -> Lines:
     model, plan, solved = training.model, training.plan, training.fitted.trained.solved
     classifier, chosen = model.card.get("classifier"), choice_facts(model, seed)
     outputs = words.features_and_targets(plan["n_features"], plan["n_targets"], classifier)
@@ -151,7 +150,7 @@ def _describe_choice(training: train.Training) -> Summary:
     }
 
 
-def _search_facts(trained: fit.Trained) -> Facts:
+def _search_facts(trained: fit.Trained) -> Lines:
     """Return in words how given candidates were compared, and whether a better one may lie beyond them."""
     ends = [
         f"{name} is the {'smallest' if trained.best[end] == 'lower' else 'largest'} tried"
@@ -179,20 +178,20 @@ def path_ends(solved: solve.Solved) -> tuple[float, float] | None:
     return None if path is None else (float(path.alphas[0]), float(path.alphas[-1]))
 
 
-def chosen_by(card: Mapping[str, Any]) -> str:
+def chosen_by(card: Facts) -> str:
     """Return what a model's alpha was chosen by, a key of `CHOSEN_BY`."""
     by = str(card["chosen_by"])
     return "cv-1se" if by == "cv" and card["alpha_given"] == "cv-1se" else by
 
 
-def alpha_words(alpha: float | Sequence[float], card: Mapping[str, Any]) -> str:
+def alpha_words(alpha: float | Sequence[float], card: Facts) -> str:
     """Return alpha and what it was chosen by; the alpha of another loss is derived from ridge's."""
     by, ridge = CHOSEN_BY[chosen_by(card)], card.get("classifier", {}).get("ridge_alpha", alpha)
     derived = "" if ridge == alpha else f", derived from ridge's {words.value_words(ridge)}"
     return f"{words.value_words(alpha)}{derived}, {by}"
 
 
-def test_facts(metrics: Mapping[str, Any] | None, targets: Sequence[str] | None) -> Facts:
+def test_facts(metrics: Facts | None, targets: Sequence[str] | None) -> Lines:
     """Return in words a model's errors on all test rows, by the names of its targets; nothing without any."""
     if metrics is None:
         return {}
@@ -200,7 +199,7 @@ def test_facts(metrics: Mapping[str, Any] | None, targets: Sequence[str] | None)
     return {"test": f"{errors}; {metrics['n_samples']:,} rows of {metrics['test_data']}"}
 
 
-def group_parts(metrics: Mapping[str, Any] | None, targets: Sequence[str] | None) -> list[Part]:
+def group_parts(metrics: Facts | None, targets: Sequence[str] | None) -> list[Part]:
     """Return the table of a model's errors on the test rows of each group; nothing without groups."""
     groups = (metrics or {}).get("groups", {})
     rows = [(name, one["n_samples"], describe.errors_text(one, targets)) for name, one in groups.items()]
@@ -208,14 +207,14 @@ def group_parts(metrics: Mapping[str, Any] | None, targets: Sequence[str] | None
     return [Table(caption, ("group", "rows", "errors"), rows, is_facts=True)] if rows else []
 
 
-def errors_table(metrics: Mapping[str, Any], model: models.RidgeModel) -> Table:
+def errors_table(metrics: Facts, model: models.RidgeModel) -> Table:
     """Return a regression's errors on all test rows, a row per target."""
     rows = list(zip(target_names(model), *(metrics[name] for name in ERRORS), strict=True))
     caption = f"errors on {metrics['n_samples']:,} rows of {metrics['test_data']}"
     return Table(caption, ("target", *ERRORS.values()), rows)
 
 
-def estimate_facts(card: Mapping[str, Any]) -> Facts:
+def estimate_facts(card: Facts) -> Lines:
     """Return in words how a model was chosen, and its errors by cross-validation."""
     facts, candidates = dict[str, str | None](), card.get("candidates", [])
     if (best := describe.chosen_candidate(candidates)) is not None:
@@ -235,7 +234,7 @@ def estimate_facts(card: Mapping[str, Any]) -> Facts:
     return facts
 
 
-def _flattering_words(estimate: Mapping[str, Any]) -> str:
+def _flattering_words(estimate: Facts) -> str:
     """Return in a sentence how much random folds would flatter the errors of groups or times."""
     random = np.asarray(estimate["random_rmse"], float)
     ratio = np.max(np.asarray(estimate["rmse"], float) / np.where(random > 0, random, np.nan))
@@ -245,7 +244,7 @@ def _flattering_words(estimate: Mapping[str, Any]) -> str:
     return f"{would}, which flatters: rows like none of those trained on have {ratio:.3g} times that error"
 
 
-def classifier_facts(classifier: Mapping[str, Any] | None) -> Facts:
+def classifier_facts(classifier: Facts | None) -> Lines:
     """Return the classes, the loss and the kind of probabilities of a classifier in words, from its card."""
     if classifier is None:
         return {}
@@ -267,7 +266,7 @@ def classifier_facts(classifier: Mapping[str, Any] | None) -> Facts:
     }
 
 
-def version_facts(published: Mapping[str, Any]) -> Facts:
+def version_facts(published: Facts) -> Lines:
     """Return in words which version was published; nothing if the model is not registered."""
     if published["version"] is None:
         return {}
@@ -322,7 +321,7 @@ def describe_stored(record: records.Record) -> Summary:
     return described
 
 
-def stored_facts(record: records.Record, products: Mapping[str, Any] | None) -> Facts:
+def stored_facts(record: records.Record, products: Facts | None) -> Lines:
     """Return the facts of a stored regression or classifier in words."""
     metadata = record.metadata
     card, features = metadata["card"], metadata["feature_map"]
@@ -352,13 +351,13 @@ def stored_facts(record: records.Record, products: Mapping[str, Any] | None) -> 
 # -- candidates ------------------------------------------------------------------------------------
 
 
-def _standing(row: Mapping[str, Any]) -> str:
+def _standing(row: Facts) -> str:
     if row.get("round") == "first":
         return "first round"
     return "as good" if row.get("within_one_standard_error") else ""
 
 
-def candidates_table(candidates: Sequence[Mapping[str, Any]], most: int | None = None) -> Table:
+def candidates_table(candidates: Sequence[Facts], most: int | None = None) -> Table:
     """Return the candidates on a model's card as a table, the best first; by default all of them."""
     ranked = describe.ranked_candidates(candidates)
     shown = ranked[:most]
@@ -368,7 +367,7 @@ def candidates_table(candidates: Sequence[Mapping[str, Any]], most: int | None =
     return Table(caption, (*describe.CANDIDATE_CELLS, "note"), rows, chosen=0)
 
 
-def widths_table(table: Mapping[str, Any], n_components: int) -> Table:
+def widths_table(table: Facts, n_components: int) -> Table:
     """Return the best alpha of each D, of a cross-validation that `describe_cross_validation` described."""
     rows = [
         (width["n_components"], width["alpha"], plus_minus(1 - width["score"], width["standard_error"]))

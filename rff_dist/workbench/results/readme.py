@@ -1,12 +1,13 @@
 """A model's README.md: a model card as Hugging Face and skops have it, with YAML before Markdown."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import yaml
 
 from rff_dist.ridge import describe
+from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import cards
 from rff_dist.workbench.results import document, markdown, stored
 
@@ -30,8 +31,8 @@ def model_card(model: str) -> str:
     return f"---\n{header}---\n\n{markdown.to_markdown(page)}"
 
 
-def _header(name: str, card: Mapping[str, Any]) -> dict[str, Any]:
-    header: dict[str, Any] = {"library_name": "rff_dist", "tags": ["rff_dist", "kernel-methods"]}
+def _header(name: str, card: Facts) -> Summary:
+    header: Summary = {"library_name": "rff_dist", "tags": ["rff_dist", "kernel-methods"]}
     if "solver" not in card:
         return header  # clusters, for which there is no task
     task = f"tabular-{'classification' if 'classifier' in card else 'regression'}"
@@ -49,7 +50,7 @@ def _header(name: str, card: Mapping[str, Any]) -> dict[str, Any]:
     return header | ({"model-index": [{"name": name, "results": results}]} if results else {})
 
 
-def _figures(errors: Mapping[str, Any], targets: Any) -> Iterator[tuple[str, str, float]]:
+def _figures(errors: Facts, targets: Any) -> Iterator[tuple[str, str, float]]:
     """Yield the type, title and value of each error that is known; several targets are named."""
     for key, title in describe.TITLES.items():
         values = np.atleast_1d(np.asarray(errors.get(key, []), np.float64)).tolist()

@@ -9,7 +9,7 @@ from rff_dist.data import sources as row_sources
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets
 from rff_dist.text import some
-from rff_dist.typing import Summary
+from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import ingest, predict, specs, split
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Heading, Paragraph, Part
@@ -130,7 +130,7 @@ def describe_dataset(dataset: datasets.ZarrDataset) -> Summary:
     }
 
 
-def split_words(attributes: Mapping[str, Any]) -> str | None:
+def split_words(attributes: Facts) -> str | None:
     """Return how rows for a test were chosen when a table was ingested; None if that is unknown."""
     parts = attributes.get(PARTS)
     if not isinstance(parts, Mapping) or "holdout" not in parts:  # another program's attribute
@@ -141,7 +141,7 @@ def split_words(attributes: Mapping[str, Any]) -> str | None:
     return f"about {100 * holdout['share']:g} % of the rows for a test, {how}"
 
 
-def dataset_facts(dataset: datasets.ZarrDataset) -> words.Facts:
+def dataset_facts(dataset: datasets.ZarrDataset) -> words.Lines:
     """Return a dataset's facts in words."""
     return {
         "rows": f"{dataset.n_samples:,}, {words.features_and_targets(dataset.n_features, dataset.n_targets)}",

@@ -11,7 +11,7 @@ from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, records
 from rff_dist.text import some
-from rff_dist.typing import Summary
+from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import clusters, models, rows, words
 from rff_dist.workbench.results.document import Document, Part
 from rff_dist.workbench.tables.ingest import PARTS
@@ -71,7 +71,7 @@ def stored_document(path: str) -> Document:
     return Document(f"{path}: dataset", parts, record=record)
 
 
-def _dataset_facts(record: Mapping[str, Any]) -> words.Facts:
+def _dataset_facts(record: Facts) -> words.Lines:
     """Return what people ask about a dataset first: its rows, its columns and where they come from."""
     shown = (recipes.RECIPE, "feature_names", "target_names", "dropped_rows")
     return {
@@ -86,7 +86,7 @@ def _dataset_facts(record: Mapping[str, Any]) -> words.Facts:
     }
 
 
-def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
+def _attribute_facts(attributes: Facts) -> dict[str, str]:
     """Return the attributes, which are stored next to the arrays, in words."""
     facts = {
         name: _short(value)[: 16 if name.endswith("digest") else None]
@@ -102,7 +102,7 @@ def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
-def _arrays_table(record: Mapping[str, Any]) -> words.Table:
+def _arrays_table(record: Facts) -> words.Table:
     cells: list[tuple[str, ...]] = []
     for array in record["arrays"]:
         chunks = _shape_words(array["chunks"])
@@ -118,7 +118,7 @@ def _arrays_table(record: Mapping[str, Any]) -> words.Table:
     return words.Table("arrays", header, cells or [("(none)",)], is_facts=True)
 
 
-def _lineage_facts(version: versions.Version) -> words.Facts:
+def _lineage_facts(version: versions.Version) -> words.Lines:
     """Return in words which version is read, and the data it was made of."""
     lineage = version.lineage
     after = "" if version.parent is None else f", made after version {version.parent}"

@@ -1,12 +1,11 @@
 """What is said of an update: which rows were new, what was decided, and how the errors compare."""
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.text import some
-from rff_dist.typing import Summary
+from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import refresh
 from rff_dist.workbench.results import models, words
 from rff_dist.workbench.results.document import Document, Part
@@ -34,7 +33,7 @@ def update_document(updated: refresh.Updated, run: Summary) -> Document:
     return Document(f"{decision}: {words.place_words(record)}", parts, record=record, code=code)
 
 
-def update_facts(record: Mapping[str, Any]) -> words.Facts:
+def update_facts(record: Facts) -> words.Lines:
     """Return `workbench.jobs.refresh.Updated.record` in words."""
     kept = record["decision"].endswith("kept")
     facts: dict[str, str | None] = {
@@ -67,7 +66,7 @@ def update_facts(record: Mapping[str, Any]) -> words.Facts:
     return facts | {"digest": record["digest"][:16]}
 
 
-def decision_words(record: Mapping[str, Any]) -> str:
+def decision_words(record: Facts) -> str:
     """Return what was decided, and about which version."""
     decision, version = record["decision"], record["version"]
     if decision.endswith("kept"):
@@ -76,14 +75,14 @@ def decision_words(record: Mapping[str, Any]) -> str:
     return f"{str(decision).capitalize()}{about}"
 
 
-def _drift_words(drift: Mapping[str, Any]) -> str:
+def _drift_words(drift: Facts) -> str:
     values = ", ".join(f"{name} {p:.2g}" for name, p in drift["p_values"].items())
     if not drift["drifted"]:
         return f"none at the level {drift['level']:g} (p-values: {values})"
     return words.Alert(f"in {some(drift['parts'])} (p-values: {values})")
 
 
-def errors_table(record: Mapping[str, Any], champion: RidgeModel) -> words.Table:
+def errors_table(record: Facts, champion: RidgeModel) -> words.Table:
     """Return the champion's errors on new rows, and those of champion and challenger on held-out rows."""
     columns = [*map(record["progressive"].get, models.ERRORS), *map(record["gate"].get, _MODELS)]
     caption = f"errors on the new rows before they were added, and RMSE on {record['gate']['held_out']}"
@@ -94,7 +93,7 @@ def errors_table(record: Mapping[str, Any], champion: RidgeModel) -> words.Table
 _MODELS = ("champion", "challenger")
 
 
-def columns_table(columns: Sequence[Mapping[str, Any]], names: Sequence[str] | None) -> words.Table:
+def columns_table(columns: Sequence[Facts], names: Sequence[str] | None) -> words.Table:
     """Return the columns of the new rows that drifted most."""
     rows = []
     for row in columns:

@@ -1,12 +1,12 @@
 """Facts and tables as every face shows them, and how they write values."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rff_dist.checks import is_number
 from rff_dist.text import number, some
-from rff_dist.typing import frozen
+from rff_dist.typing import Facts, frozen
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -18,7 +18,7 @@ APPROXIMATION = {
 }
 
 #: Names and values in words; a value of None is not shown.
-type Facts = dict[str, str | None]
+type Lines = dict[str, str | None]
 
 
 class Alert(str):
@@ -86,7 +86,7 @@ def time_words(when: str) -> str:
     return when[:16].replace("T", " ")
 
 
-def table_words(table: Mapping[str, Any] | None) -> str | None:
+def table_words(table: Facts | None) -> str | None:
     """Return the lakehouse table and version that rows are of; None without one."""
     return (
         None if table is None else f"version {table['version']} of the {table['format']} table {table['id']}"
@@ -108,13 +108,13 @@ def dropped_words(n_rows: int) -> str | None:
     return Alert(f"{n_rows:,} rows with missing or infinite values") if n_rows else None
 
 
-def place_words(published: Mapping[str, Any]) -> str:
+def place_words(published: Facts) -> str:
     """Return where a model is and, if it is registered, which version."""
     version = published["version"]
     return str(published["model"]) + ("" if version is None else f", version {version}")
 
 
-def kernel_words(kernel: Mapping[str, Any]) -> str:
+def kernel_words(kernel: Facts) -> str:
     """Return a kernel, in the form of `Kernel.to_dict`, in words.
 
     >>> from rff_dist.kernels.additive import Additive
@@ -142,7 +142,7 @@ def kernel_words(kernel: Mapping[str, Any]) -> str:
     return ", ".join([kernel["name"].replace("_", " "), *parameters])
 
 
-def features_words(features: Mapping[str, Any], n_components: int, seed: int | None = None) -> str:
+def features_words(features: Facts, n_components: int, seed: int | None = None) -> str:
     """Return a feature map, in the form of `FeatureMap.record`, in words."""
     words = f"D = {n_components:,}, {features['kind']}"
     if (spec := features.get("spec")) is not None:
@@ -152,13 +152,13 @@ def features_words(features: Mapping[str, Any], n_components: int, seed: int | N
     return words if seed is None else f"{words}, seed {seed}"
 
 
-def kernel_of_features(features: Mapping[str, Any]) -> str | None:
+def kernel_of_features(features: Facts) -> str | None:
     """Return the kernel of a feature map, as in `features_words`; None if its frequencies were given."""
     kernel = (features.get("spec") or features).get("kernel")
     return None if kernel is None else kernel_words(kernel)
 
 
-def features_and_targets(n_features: int, n_targets: int, classifier: Mapping[str, Any] | None = None) -> str:
+def features_and_targets(n_features: int, n_targets: int, classifier: Facts | None = None) -> str:
     """Return "8 features, 1 target", or "8 features, 2 classes" with the facts of a classifier."""
     outputs = plural(n_targets, "target")
     if classifier is not None:
@@ -166,14 +166,14 @@ def features_and_targets(n_features: int, n_targets: int, classifier: Mapping[st
     return f"{plural(n_features, 'feature')}, {outputs}"
 
 
-def solver_facts(status: Mapping[str, Any]) -> Facts:
+def solver_facts(status: Facts) -> Lines:
     """Return the solver's status in words, and what to do about it."""
     solver = status["status"].replace("_", " ")
     solver = solver if solver == "ok" else Alert(f"{solver}: {status['causes'][0]}")
     return {"solver": solver, "remedy": next(iter(status["remedies"]), None)}
 
 
-def run_facts(run: Mapping[str, Any]) -> Facts:
+def run_facts(run: Facts) -> Lines:
     """Return in words what ran a job, how long it took, and what was drawn and written about it.
 
     `run`: its "seconds" and "products", see `engines.clock.Times`, and its "engine"; empty if not known.
@@ -192,7 +192,7 @@ def run_facts(run: Mapping[str, Any]) -> Facts:
     }
 
 
-def engine_words(engine: Mapping[str, Any]) -> str:
+def engine_words(engine: Facts) -> str:
     """Return in words which engine ran a job, from its kind and sizes."""
     threads = plural(engine["n_threads"], "thread")
     if engine["kind"] == "serial":
