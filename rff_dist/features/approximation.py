@@ -148,8 +148,10 @@ def _samples(X: ArrayLike | blocks.Dataset, n_samples: int, n_repeats: int, seed
     rows = sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
     size = min(n_samples, len(rows) // n_repeats)
     if size < 2:
-        problem = f"the data have {len(rows)} rows for {n_repeats} disjoint samples"
-        raise DataError(f"{problem}; expected at least 2 rows for each. Lower `n_repeats` or give more rows")
+        raise DataError(
+            f"the data have {len(rows)} rows for {n_repeats} disjoint samples; "
+            "expected at least 2 rows for each. Lower `n_repeats` or give more rows"
+        )
     # rows come in the data's order
     order = np.random.Generator(uniforms.philox(seed, 1)).permutation(len(rows))
     return rows[order[: size * n_repeats]].reshape(n_repeats, size, -1)

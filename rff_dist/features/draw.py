@@ -122,8 +122,9 @@ def draw_from_spec(spec: maps.FeatureSpec, standardizer: maps.Standardizer | Non
         spec = replace(spec, precision="high")
     if spec.map == "complex":
         if whole is None:
-            problem = f"map='complex' is for one shift-invariant kernel, not for {spec.kernel}"
-            raise InvalidParameterError(f"{problem}; take map='pairs'")
+            raise InvalidParameterError(
+                f"map='complex' is for one shift-invariant kernel, not for {spec.kernel}; take map='pairs'"
+            )
         phases = fourier.draw_fourier(replace(spec, kernel=whole, map="phases"))
         return fourier.ComplexFeatureMap(phases.frequencies, standardizer, spec)
     if whole is not None:
@@ -141,8 +142,10 @@ def shortened(feature_map: maps.FeatureMap, n_components: int) -> maps.FeatureMa
       sums of kernels share out components, and explicit or given features are not drawn one by one.
     """
     if not 1 <= n_components <= feature_map.n_components:
-        problem = f"the leading {n_components} components of {feature_map.n_components} were asked for"
-        raise InvalidParameterError(f"{problem}; expected at least 1 and at most all")
+        raise InvalidParameterError(
+            f"the leading {n_components} components of {feature_map.n_components} were asked for; "
+            "expected at least 1 and at most all"
+        )
     if n_components == feature_map.n_components:
         return feature_map
     if isinstance(feature_map, nystrom.NystromFeatureMap):
@@ -289,8 +292,9 @@ def _draw_explicit(kernel: base.Kernel, n_features: int, size: int, seed: int) -
         return explicit.draw_thresholds(inner, columns, size, seed, width=n_features)
     if isinstance(inner, Polynomial):
         return explicit.make_monomials(inner, columns, width=n_features)
-    problem = f"{kernel} has no random features here"
-    raise InvalidParameterError(f"{problem}; take features='nystrom', which needs k(x, y) alone")
+    raise InvalidParameterError(
+        f"{kernel} has no random features here; take features='nystrom', which needs k(x, y) alone"
+    )
 
 
 def seed_from_random_state(random_state: int | np.random.Generator | np.random.RandomState | None) -> int:
@@ -439,8 +443,9 @@ def resolve_kernel(
         medians = length_scales.MedianDistances(inputs.dataset, inputs.standardizer, seed=inputs.seed)
         kernel = kernel.with_default_length_scales(medians)
     elif isinstance(length_scale, str):
-        problem = f"`length_scale` is {length_scale!r}"
-        raise InvalidParameterError(f"{problem}; expected 'auto', 'median' or numbers above 0")
+        raise InvalidParameterError(
+            f"`length_scale` is {length_scale!r}; expected 'auto', 'median' or numbers above 0"
+        )
     else:
         kernel = stationary.with_length_scale(kernel, length_scale)
     return kernel if inputs.ranges is None else kernel.bind(*inputs.ranges)

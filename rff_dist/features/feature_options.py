@@ -188,5 +188,7 @@ def check_width(n_components: object, map: str, features: object) -> int:
 def check_without_targets(length_scale: object) -> None:
     """Raise InvalidParameterError for length scales that need targets."""
     if isinstance(length_scale, str) and length_scale == "evidence":
-        problem = "`length_scale` is 'evidence', which needs targets, and there are none here"
-        raise InvalidParameterError(f"{problem}; expected 'auto' or numbers above 0")
+        raise InvalidParameterError(
+            "`length_scale` is 'evidence', which needs targets, and there are none here; "
+            "expected 'auto' or numbers above 0"
+        )

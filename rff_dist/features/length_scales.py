@@ -139,8 +139,10 @@ def check_tunable(kernel: base.Kernel) -> stationary.Stationary:
     Raises InvalidParameterError if it is a sum or product, or has no length scale.
     """
     if not isinstance(kernel, stationary.Stationary):
-        problem = f"the evidence tunes kernels of one length scale, such as Gaussian or Matern, not {kernel}"
-        raise InvalidParameterError(f"{problem}; give its length scales yourself")
+        raise InvalidParameterError(
+            f"the evidence tunes kernels of one length scale, such as Gaussian or Matern, not {kernel}; "
+            "give its length scales yourself"
+        )
     return kernel
 
 
@@ -426,8 +428,10 @@ def likelihood_weights(sample_weight: FloatArray, *, repeated: bool) -> FloatArr
         relative = sample_weight / sample_weight.max()  # so that squares stay in float64's range
         return np.asarray(relative * (relative.sum() / (relative**2).sum()))
     if len(broken := sample_weight[sample_weight != np.rint(sample_weight)]):
-        problem = f"a sample weight is {broken[0]:g}, but these weights say how many times a row is there"
-        raise DataError(f"{problem}; give whole numbers")
+        raise DataError(
+            f"a sample weight is {broken[0]:g}, but these weights say how many times a row is there; "
+            "give whole numbers"
+        )
     return sample_weight
 
 
@@ -469,8 +473,10 @@ def maximize_evidence(
     sampled = inputs[:: -(-n_samples // samples.HEURISTIC_ROWS)]
     median = median_distance(sampled, tunable)
     if median is None:
-        problem = f"all of {len(sampled):_} sampled rows of X are equal, so no length scale beats another"
-        raise DataError(f"{problem}; give a `length_scale`")
+        raise DataError(
+            f"all of {len(sampled):_} sampled rows of X are equal, so no length scale beats another; "
+            "give a `length_scale`"
+        )
     roots = None if weights is None else np.sqrt(weights)
     rows = Rows(inputs, targets if roots is None else targets * roots[:, np.newaxis], roots)
     unit, design = tunable.with_length_scale(1.0), base.design_for(tunable)

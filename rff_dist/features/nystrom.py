@@ -189,8 +189,10 @@ def largest_value(kernel: base.Kernel) -> float | None:
 def check_scale(scale: float, what: str) -> None:
     """Check that squares of sums of features of this scale stay in float64's range."""
     if not 1.0 / LARGEST_SCALE <= scale <= LARGEST_SCALE:
-        problem = f"{what} is {scale:.3g}; expected {1.0 / LARGEST_SCALE:g} to {LARGEST_SCALE:g}"
-        raise InvalidParameterError(f"{problem}. Scale the kernel, or the inputs; alpha scales with them")
+        raise InvalidParameterError(
+            f"{what} is {scale:.3g}; expected {1.0 / LARGEST_SCALE:g} to {LARGEST_SCALE:g}. "
+            "Scale the kernel, or the inputs; alpha scales with them"
+        )
 
 
 def draw_nystrom(

@@ -56,8 +56,9 @@ class Kernel(ABC):
         left = np.atleast_2d(as_array(X, "X", np.float64))
         right = left if Y is None else np.atleast_2d(as_array(Y, "Y", np.float64))
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
-            problem = f"X has shape {left.shape} and Y {right.shape}"
-            raise DataError(f"{problem}; expected the same number of columns")
+            raise DataError(
+                f"X has shape {left.shape} and Y {right.shape}; expected the same number of columns"
+            )
         if not (len(left) and len(right)):
             return np.empty((len(left), len(right)))
         return self.gram(left, right)
@@ -415,8 +416,9 @@ class OnColumns(Kernel):
         _check_kernels((self.kernel,))
         columns = np.atleast_1d(np.asarray(self.columns))
         if columns.dtype.kind not in "iu" or columns.ndim != 1 or not len(columns) or (columns < 0).any():
-            problem = f"`columns` is {self.columns!r}"
-            raise InvalidParameterError(f"{problem}; expected at least one whole number, counted from 0")
+            raise InvalidParameterError(
+                f"`columns` is {self.columns!r}; expected at least one whole number, counted from 0"
+            )
         if len(set(columns.tolist())) < len(columns):
             raise InvalidParameterError(f"`columns` is {self.columns!r}; expected each column once")
         self.kernel.check_columns(len(columns))

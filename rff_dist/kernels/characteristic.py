@@ -80,8 +80,9 @@ class Law:
             for name, value in parameters.items()
         }
         if not all(is_number(value) and np.isfinite(value) for value in plain.values()):
-            problem = f"`distribution` has the parameters {plain}"
-            raise InvalidParameterError(f"{problem}; expected one finite number for each")
+            raise InvalidParameterError(
+                f"`distribution` has the parameters {plain}; expected one finite number for each"
+            )
         if not np.isfinite(distribution.ppf(0.5)):  # NaN for parameters out of range
             raise InvalidParameterError(
                 f"`distribution` has the parameters {plain}, for which scipy.stats.{dist.name} is not defined"
@@ -209,8 +210,10 @@ def _atoms(law: Law) -> tuple[FloatArray, FloatArray]:
     middle = distribution.ppf(0.5)
     outside = distribution.cdf(middle - _MAX_ATOMS // 2) + distribution.sf(middle + _MAX_ATOMS // 2)
     if outside > _TAIL:  # checked first, since SciPy walks to a quantile step by step
-        problem = f"{law} spreads over more than {_MAX_ATOMS:_} values, too many to sum"
-        raise InvalidParameterError(f"{problem}; take a distribution with lighter tails")
+        raise InvalidParameterError(
+            f"{law} spreads over more than {_MAX_ATOMS:_} values, too many to sum; "
+            "take a distribution with lighter tails"
+        )
     first = lower if np.isfinite(lower) else distribution.ppf(_TAIL)
     last = upper if np.isfinite(upper) else distribution.isf(_TAIL)
     first, last = max(first, middle - _MAX_ATOMS // 2), min(last, middle + _MAX_ATOMS // 2)
@@ -325,8 +328,10 @@ def _density_panels(law: Law) -> Panels:
         # the probability of all panels: ∫ P_k over [−1, 1] is 2 for k = 0, else 0
         if abs(2 * panels.series[0].sum() - 1) < 1e-11:
             return panels
-    problem = f"the distribution function of {law} is too rough to give the kernel to 1e-10"
-    raise InvalidParameterError(f"{problem}; take another one, or SpectralKernel.mixture")
+    raise InvalidParameterError(
+        f"the distribution function of {law} is too rough to give the kernel to 1e-10; "
+        "take another one, or SpectralKernel.mixture"
+    )
 
 
 def _transform(panels: Panels, t: FloatArray) -> ComplexArray:

@@ -82,16 +82,18 @@ class Min(base.Kernel):
             numbers = np.asarray(value)
             real = numbers.dtype.kind in "iuf" and numbers.ndim <= 1 and numbers.size > 0
             if not real or not np.isfinite(numbers).all():
-                problem = f"`{side}` is {value!r}"
-                raise InvalidParameterError(f"{problem}; expected a finite number, or one per column")
+                raise InvalidParameterError(
+                    f"`{side}` is {value!r}; expected a finite number, or one per column"
+                )
             plain = numbers.astype(np.float64).tolist()
             object.__setattr__(self, side, tuple(plain) if numbers.ndim else plain)
         lower, upper = self.lower, self.upper
         if lower is None or upper is None:
             return
         if np.ndim(lower) and np.ndim(upper) and np.size(lower) != np.size(upper):
-            problem = f"`lower` has {np.size(lower)} entries and `upper` {np.size(upper)}"
-            raise InvalidParameterError(f"{problem}; expected as many of each")
+            raise InvalidParameterError(
+                f"`lower` has {np.size(lower)} entries and `upper` {np.size(upper)}; expected as many of each"
+            )
         _check_above(lower, upper)
 
     def interval(self, n_features: int) -> tuple[FloatArray, FloatArray]:
@@ -122,8 +124,10 @@ class Min(base.Kernel):
         """Return the entries' distances from their lower ends, shape (n_features, n_samples)."""
         lower, upper = self.interval(X.shape[1])
         if self.lower is None and (X < 0).any():
-            problem = f"min(x, y) needs inputs of at least 0, but one is {X.min():g}"
-            raise DataError(f"{problem}; give the interval: Min(lower, upper)")
+            raise DataError(
+                f"min(x, y) needs inputs of at least 0, but one is {X.min():g}; "
+                "give the interval: Min(lower, upper)"
+            )
         return (np.clip(X, lower, upper) - lower).T
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> base.Kernel:

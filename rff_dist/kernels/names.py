@@ -100,8 +100,9 @@ def find_kernel(kernel: str | base.Kernel) -> base.Kernel:
         return find_by_name(KERNELS, text, "kernel")()  # raises, with the names that are known
     total = reduce(operator.add, [_product(part, text) for part in _PLUS.split(text)])
     if isinstance(total, stationary.Stationary) and "length_scale" in text:
-        problem = f"`kernel` is {text!r}, which is one kernel with a length scale"
-        raise InvalidParameterError(f"{problem}; give that as `length_scale`")
+        raise InvalidParameterError(
+            f"`kernel` is {text!r}, which is one kernel with a length scale; give that as `length_scale`"
+        )
     return total
 
 
@@ -182,5 +183,6 @@ def kernel_from_dict(values: Mapping[str, Any]) -> base.Kernel:
             parameters["kernels"] = [kernel_from_dict(part) for part in parameters["kernels"]]
         return kernel.from_parameters(parameters)
     except (TypeError, KeyError) as error:
-        problem = f"the kernel {kernel.name!r} cannot be made of {sorted(parameters)}: {error}"
-        raise InvalidParameterError(problem) from error
+        raise InvalidParameterError(
+            f"the kernel {kernel.name!r} cannot be made of {sorted(parameters)}: {error}"
+        ) from error

@@ -183,8 +183,10 @@ def _density_in_space(function: _Function, extent: float, n_features: int) -> tu
         lambda r: _values(function, r.ravel()).reshape(r.shape), edges, 1e-13 * size
     )
     if panels is None:
-        problem = "the function is too rough to integrate: it jumps or bends at thousands of distances"
-        raise InvalidParameterError(f"{problem}; give a smoother one")
+        raise InvalidParameterError(
+            "the function is too rough to integrate: it jumps or bends at thousands of distances; "
+            "give a smoother one"
+        )
     r, weights = characteristic.panel_nodes(panels)
     # the share of a ball of this diameter that a copy at distance r covers: a kernel, by Matheron's spherical
     # covariances

@@ -29,8 +29,9 @@ def as_length_scale(value: float | Sequence[float] | np.ndarray) -> base.LengthS
     if np.ndim(value) == 0:
         return check_positive(value.item() if isinstance(value, np.ndarray) else value, "length_scale")
     if np.ndim(value) != 1 or len(value) == 0:  # type: ignore[arg-type]
-        problem = f"`length_scale` has shape {np.shape(value)}"
-        raise InvalidParameterError(f"{problem}; expected one number, or one per input column")
+        raise InvalidParameterError(
+            f"`length_scale` has shape {np.shape(value)}; expected one number, or one per input column"
+        )
     return tuple(check_positive(v, "length_scale") for v in value)  # type: ignore[union-attr]
 
 
@@ -79,8 +80,10 @@ class Stationary(base.ShiftInvariant):
         """
         scales = np.asarray(1.0 if self.length_scale is None else self.length_scale, np.float64)
         if scales.ndim and len(scales) != n_features:
-            problem = f"`length_scale` has {len(scales)} entries but the data have {n_features} columns"
-            raise InvalidParameterError(f"{problem}; give one number, or one per column")
+            raise InvalidParameterError(
+                f"`length_scale` has {len(scales)} entries but the data have {n_features} columns; "
+                "give one number, or one per column"
+            )
         return np.broadcast_to(scales, n_features)
 
     def check_columns(self, n_features: int) -> None:
@@ -219,8 +222,10 @@ def with_length_scale(kernel: base.Kernel, length_scale: base.LengthScale) -> ba
     if isinstance(kernel, Stationary):
         return kernel.with_length_scale(length_scale)
     if not parts_without_length_scale(kernel):
-        problem = f"`length_scale` is {length_scale!r}, but {kernel} has no part without a length scale"
-        raise InvalidParameterError(f"{problem}; leave it out")
+        raise InvalidParameterError(
+            f"`length_scale` is {length_scale!r}, but {kernel} has no part without a length scale; "
+            "leave it out"
+        )
     return kernel.with_default_length_scales(lambda part, columns: length_scale)
 
 

@@ -234,8 +234,10 @@ def nystrom_preconditioner(
                 break
             except scipy.linalg.LinAlgError as error:
                 if shift > most:
-                    problem = f"a sketch of Z'Z has eigenvalues below {-most:.3g}"
-                    raise SolveError(f"{problem}, more than rounding explains: report this") from error
+                    raise SolveError(
+                        f"a sketch of Z'Z has eigenvalues below {-most:.3g}, "
+                        "more than rounding explains: report this"
+                    ) from error
                 shift *= 10.0
         products += shift * test_matrix
         # root·root' = AΩ(Ω'AΩ)⁻¹Ω'A, the Nyström approximation (of A + shift); root has the shape of the

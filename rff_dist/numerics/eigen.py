@@ -203,8 +203,10 @@ def _eigh(gram: FloatArray) -> _Eigen:
 
 def not_converged(matrix: FloatArray, error: Exception) -> SolveError:
     """Return the error to raise when LAPACK finds no eigenvalues."""
-    problem = f"the eigenvalues of a Gram of {len(matrix)} components do not converge ({error})"
-    return SolveError(f"{problem}; give one alpha, which needs none, and report this")
+    return SolveError(
+        f"the eigenvalues of a Gram of {len(matrix)} components do not converge ({error}); "
+        "give one alpha, which needs none, and report this"
+    )
 
 
 def _eigh_of_low_rank(gram: FloatArray, equations: solution.NormalEquations) -> _Eigen | None:

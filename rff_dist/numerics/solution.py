@@ -174,8 +174,10 @@ def check_equations(equations: NormalEquations) -> None:
         strip = np.triu(gram[start : start + 512, start:])
         if not np.isfinite(strip).all():
             row, column = np.argwhere(~np.isfinite(strip))[0] + start
-            problem = f"gram[{row}, {column}] is {gram[row, column]}; expected finite numbers"
-            raise SolveError(f"{problem}. Look for NaN or infinity in the rows that were summed")
+            raise SolveError(
+                f"gram[{row}, {column}] is {gram[row, column]}; expected finite numbers. "
+                "Look for NaN or infinity in the rows that were summed"
+            )
     for name in ("moments", "total_sum_of_squares", "feature_means", "target_means"):
         if not np.isfinite(getattr(equations, name)).all():
             raise SolveError(f"{name} of the normal equations hold NaN or infinity; expected finite numbers")
@@ -191,8 +193,9 @@ def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
     if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or (values < 0).any():
         raise InvalidParameterError(f"`alpha` is {alpha!r}; expected finite numbers in [0, inf)")
     if values.shape not in {(), (n_targets,)}:
-        problem = f"`alpha` has shape {values.shape}"
-        raise InvalidParameterError(f"{problem}; expected one number or one for each of {n_targets} targets")
+        raise InvalidParameterError(
+            f"`alpha` has shape {values.shape}; expected one number or one for each of {n_targets} targets"
+        )
     return np.broadcast_to(values.astype(np.float64), (n_targets,)).copy()
 
 

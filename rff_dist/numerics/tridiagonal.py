@@ -88,8 +88,9 @@ class Tridiagonal:
         _, _, solution, failed = scipy.linalg.lapack.dptsv(diagonal, between, right)
         if failed:
             alpha = alphas[(failed - 1) // n]
-            problem = f"Z'Z + alpha is not positive definite at alpha = {alpha:g}"
-            raise SolveError(f"{problem}; give a larger alpha")
+            raise SolveError(
+                f"Z'Z + alpha is not positive definite at alpha = {alpha:g}; give a larger alpha"
+            )
         return np.asarray(solution.reshape(n_alphas, n, -1).swapaxes(0, 1))
 
     def rotate(self, columns: FloatArray, *, transposed: bool) -> FloatArray:

@@ -271,16 +271,19 @@ def _check_layout(rows: blocks.Rows, state: Accumulation) -> None:
     if rows.y is None and spec.n_targets:
         raise DataError("the data have no y: training needs targets")
     if block.n_samples > spec.limb_rows:
-        problem = f"a block of {block.n_samples:_} rows is too large"
-        raise PlanError(f"{problem}; cut blocks of at most {spec.limb_rows:_}")
+        raise PlanError(
+            f"a block of {block.n_samples:_} rows is too large; cut blocks of at most {spec.limb_rows:_}"
+        )
     if spec.n_components != n_components:
         raise StatisticsError(
             f"the statistics are laid out for {spec.n_components} components, the feature map has "
             f"{n_components}; draw up the spec from this feature map"
         )
     if rows.y is not None and rows.y.shape != (block.n_samples, spec.n_targets):
-        problem = f"y has shape {rows.y.shape} in rows {block.start:_}:{block.stop:_}"
-        raise DataError(f"{problem}; expected ({block.n_samples}, {spec.n_targets})")
+        raise DataError(
+            f"y has shape {rows.y.shape} in rows {block.start:_}:{block.stop:_}; "
+            f"expected ({block.n_samples}, {spec.n_targets})"
+        )
 
 
 def _add(product: FloatArray, total: IntArray, shift: int, *, exact: bool) -> None:

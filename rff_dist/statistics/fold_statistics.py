@@ -41,8 +41,9 @@ class FoldStatistics:
         if not isinstance(other, FoldStatistics):
             return NotImplemented
         if self.folds != other.folds:
-            problem = f"these statistics are of different folds, {self.folds} and {other.folds}"
-            raise StatisticsError(f"{problem}; cut both alike")
+            raise StatisticsError(
+                f"these statistics are of different folds, {self.folds} and {other.folds}; cut both alike"
+            )
         return replace(self, parts=tuple(map(plus, self.parts, other.parts)))
 
     __hash__ = None  # type: ignore[assignment]
@@ -56,10 +57,10 @@ class FoldStatistics:
         part = self.parts[index]
         if part is None:
             filled = sum(other is not None for other in self.parts)
-            problem = (
-                f"fold {index} of {self.folds} has no rows ({filled} of {len(self.parts)} folds have any)"
+            raise StatisticsError(
+                f"fold {index} of {self.folds} has no rows ({filled} of {len(self.parts)} folds have any); "
+                "use fewer folds, or more groups"
             )
-            raise StatisticsError(f"{problem}; use fewer folds, or more groups")
         return part
 
     @property

@@ -324,8 +324,9 @@ class GramOperator:
         intercept = self.target_means[targets] - self.raw_means @ raw
         product, errors = self._run(columns, Validation(self.split, raw, intercept, targets), "iterate")
         if not errors[-1] > 0.0:
-            problem = f"no row with a weight is held out by {self.split.folds}"
-            raise StatisticsError(f"{problem}; give other folds, or one alpha")
+            raise StatisticsError(
+                f"no row with a weight is held out by {self.split.folds}; give other folds, or one alpha"
+            )
         return product, errors[:-1] / errors[-1]
 
     def _run(self, columns: FloatArray, validation: Validation | None, label: str) -> _Pair:

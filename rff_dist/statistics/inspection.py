@@ -123,8 +123,10 @@ def inspect(dataset: Dataset, *, engine: protocol.Engine) -> Moments:
     lost = (reach > 0) & (reach < SQUARED_RANGE[0])
     if lost.any():
         name = name_column(int(np.argmax(lost)), dataset.n_features)
-        problem = f"Input {name} varies so little that float64 loses digits of squares of its differences"
-        raise DataError(f"{problem}; multiply it by a large number")
+        raise DataError(
+            f"Input {name} varies so little that float64 loses digits of squares of its differences; "
+            "multiply it by a large number"
+        )
     return moments
 
 

@@ -41,8 +41,9 @@ def fraction_bits_for(n_samples: int) -> int:
 def check_weight_kind(sample_weight_kind: object) -> None:
     """Check that the option is "precision" or "frequency"."""
     if sample_weight_kind not in WEIGHT_KINDS:
-        problem = f"`sample_weight_kind` is {sample_weight_kind!r}"
-        raise InvalidParameterError(f"{problem}; expected one of {list(WEIGHT_KINDS)}")
+        raise InvalidParameterError(
+            f"`sample_weight_kind` is {sample_weight_kind!r}; expected one of {list(WEIGHT_KINDS)}"
+        )
 
 
 @frozen
@@ -272,8 +273,10 @@ def _joined(wholes: fold_statistics.MapSums, parts: fold_statistics.MapSums) -> 
         # each pass makes these sums too; that they agree shows that all passes read the same rows
         counted, again = (s and (s.n_samples, s.n_observations, s.cross, s.targets) for s in (whole, part))
         if counted != again:
-            problem = "two passes over the same rows found different sums: the data changed between them"
-            raise StatisticsError(f"{problem}; run it again on data that do not change")
+            raise StatisticsError(
+                "two passes over the same rows found different sums: the data changed between them; "
+                "run it again on data that do not change"
+            )
         if whole is not None and part is not None:
             for into, limb in ((whole.low, part.low), (whole.high, part.high)):
                 if into is not None and limb is not None:

@@ -332,8 +332,10 @@ def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) ->
         )
     n_samples = left.n_samples + sign * right.n_samples
     if n_samples < 0:
-        problem = f"cannot forget {right.n_samples:_} rows: the statistics hold {left.n_samples:_}"
-        raise StatisticsError(f"{problem}; subtract only rows that were added")
+        raise StatisticsError(
+            f"cannot forget {right.n_samples:_} rows: the statistics hold {left.n_samples:_}; "
+            "subtract only rows that were added"
+        )
     low, high = _combine_limbs(left, right, sign, n_samples)
     combine = operator.add if sign > 0 else operator.sub
     return replace(
@@ -409,8 +411,10 @@ def _unpacked(layout: specs.TileLayout, packed: IntArray) -> IntArray:
     buffer = np.empty(layout.size, np.int64)
     expected = layout.n_components * (layout.n_components + 1) // 2
     if packed.shape != (expected,):
-        problem = f"stored statistics have a Gram of shape {packed.shape}"
-        raise StatisticsError(f"{problem}; expected ({expected},) for n_components={layout.n_components}")
+        raise StatisticsError(
+            f"stored statistics have a Gram of shape {packed.shape}; "
+            f"expected ({expected},) for n_components={layout.n_components}"
+        )
     position = 0
     for row, column, offset in layout.tiles():
         tile = layout.view(buffer, row, column, offset)
