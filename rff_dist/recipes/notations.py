@@ -19,7 +19,7 @@ from rff_dist.errors import DataError
 from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.reading import Reading
 from rff_dist.recipes.tables import MISSING_TEXTS, Batches, Table, Types, kind_of, listed, to_numbers, to_text
-from rff_dist.typing import frozen
+from rff_dist.typing import FloatArray, frozen
 
 #: The orders of day, month and year in numbers.
 _ORDERS = {"dmy": "day/month/year", "mdy": "month/day/year", "ymd": "year/month/day"}
@@ -307,53 +307,54 @@ def _fitting_dates(
         )
     if fitting:  # two digits of a year come first only where nothing else fits
         return next(iter(fitting.values()))
-    _refuse_other_dates(table, name, column, counted)
+    _refuse_other_dates(table, name, column, texts, counts)
     return None
 
 
-def _refuse_other_dates(table: str, name: str, column: pyarrow.Array, counted: tuple[Any, Any]) -> None:
+def _refuse_other_dates(
+    table: str, name: str, column: pyarrow.Array, texts: pyarrow.Array, counts: pyarrow.Array
+) -> None:
     """Refuse a column of text in which most texts are dates: no later date would be one of its levels."""
-    texts, counts = counted
-    n_texts = compute.sum(counts).as_py()
 
-    def share(fits: pyarrow.Array) -> float:
-        return float((compute.sum(counts.filter(fits)).as_py() or 0) / n_texts)
+    def n_rows(fits: pyarrow.Array) -> int:
+        return compute.sum(counts.filter(fits)).as_py() or 0
 
-    read = [compute.is_valid(_read_dates(texts, order)) for order in _FORMS]
-    most = max(read, key=share)
-    if share(most) >= _MOST_DATES:
-        odd = texts.filter(compute.invert(most))[0].as_py()
+    read = max((compute.is_valid(_read_dates(texts, order)) for order in _FORMS), key=n_rows)
+    is_date = compute.or_(read, compute.match_substring_regex(texts, _LOOKS_LIKE_DATE))
+    if n_rows(is_date) >= _MOST_DATES * compute.sum(counts).as_py():
+        odd = texts.filter(compute.invert(read))[0].as_py()
         row = compute.index(column, odd).as_py() + 1
         raise DataError(
-            f"{table}: column {name!r} has dates in most rows, but {odd[:50]!r} in row {row:_} (rows count "
-            "from 1, without a header); expected dates of one form. Correct it, say by `missing` that it "
-            "means missing, or leave the column out with `drop`"
-        )
-    looks = compute.match_substring_regex(texts, _LOOKS_LIKE_DATE)
-    if share(looks) >= _MOST_DATES:
-        text = texts.filter(looks)[0].as_py()
-        raise DataError(
-            f"{table}: column {name!r} has dates such as {text[:50]!r}, in a form that is not read; expected "
-            "one such as 2024-02-29. Write them so, or leave the column out with `drop`"
+            f"{table}: column {name!r} has dates in most rows, but {odd[:50]!r} in row {row:_} is none that "
+            "is read (rows count from 1, without a header); expected dates of one form, such as 2024-02-29. "
+            "Correct it, say by `missing` that it means missing, or leave the column out with `drop`"
         )
 
 
 def _days_in(table: Table, columns: Sequence[str]) -> list[str]:
     """Return the columns whose numbers are all days such as 20240229, of the years 1900 to 2099."""
-    kinds = {field.name: str(field.type) for field in table.schema}
-    plain = [name for name in columns if kinds.get(name) in ("int32", "int64", "double")]
-    first = table.first_rows(dict.fromkeys(plain, pyarrow.float64())) if plain else None
-    if first is None:
-        return []
     days = []
-    for name in plain:
-        values = to_numbers(first.column(name))
-        values = np.unique(values[np.isfinite(values)])
+    for name, numbers in _first_numbers(table, columns):
+        values = np.unique(numbers)
         if len(values) < 2 or values[0] < 19000101 or values[-1] > 20991231:
             continue
         if not _read_dates(pyarrow.array([f"{value:.10g}" for value in values])).null_count:
             days.append(name)
     return days
+
+
+def _first_numbers(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, FloatArray]]:
+    """Yield the finite numbers in the first rows of columns of plain numbers, if there are some."""
+    kinds = {field.name: str(field.type) for field in table.schema}
+    plain = [name for name in columns if kinds.get(name) in ("int32", "int64", "double")]
+    first = table.first_rows(dict.fromkeys(plain, pyarrow.float64())) if plain else None
+    if first is None:
+        return
+    for name in plain:
+        values = to_numbers(first.column(name))
+        values = values[np.isfinite(values)]
+        if len(values):
+            yield name, values
 
 
 def _are_codes(texts: pyarrow.Array) -> bool:
@@ -368,18 +369,8 @@ def suspicions(table: Table, columns: Sequence[str]) -> list[str]:
     """Return notes on numbers of a file of text that may stand for missing values."""
     if table.decimal is None:
         return []
-    wanted = set(columns)
-    kinds = {field.name: str(field.type) for field in table.schema if field.name in wanted}
-    plain = [name for name, kind in kinds.items() if kind in ("int64", "double")]
-    first = table.first_rows(dict.fromkeys(plain, pyarrow.float64())) if plain else None
-    if first is None:
-        return []
-    notes, read = [], dict(zip(first.schema.names, first.columns, strict=True))
-    for name in plain:
-        values = to_numbers(read[name])
-        values = values[np.isfinite(values)]
-        if not len(values):
-            continue
+    notes = []
+    for name, values in _first_numbers(table, columns):
         ends = values.min(), values.max()
         # a sentinel lies at an end of the range, occurs more than once, and is at least twice as large as the
         # rest

@@ -198,10 +198,10 @@ def with_lists(table: Table) -> Table:
         for batch in table.batches({**plain, **lists}):
             columns = {name: batch.column(name) for name in plain}
             for name in lists:
-                numbers = _list_numbers(batch.column(name), widths[name], table.name, name, start)
-                for i in range(widths[name]):
-                    if (column := f"{name} {i}") in types:
-                        columns[column] = to_column(numbers[:, i]).cast(types[column], safe=False)
+                _check_lengths(batch.column(name), widths[name], table.name, name, start)
+            for name in types.keys() & places.keys():
+                source, i = places[name]
+                columns[name] = compute.list_element(batch.column(source), i).cast(types[name], safe=False)
             yield pyarrow.RecordBatch.from_pydict({name: columns[name] for name in types})
             start += batch.num_rows
 
@@ -213,8 +213,7 @@ def _is_list(kind: pyarrow.DataType) -> bool:
     return bool(is_list and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type)))
 
 
-def _list_numbers(column: pyarrow.Array, width: int, table: str, name: str, start: int) -> np.ndarray:
-    """Return lists of one length as rows of numbers, NaN where a list is missing."""
+def _check_lengths(column: pyarrow.Array, width: int, table: str, name: str, start: int) -> None:
     lengths = compute.list_value_length(column)
     row = compute.index(compute.not_equal(lengths, width), True).as_py()
     if row >= 0:
@@ -223,10 +222,6 @@ def _list_numbers(column: pyarrow.Array, width: int, table: str, name: str, star
             f"count from 1, without a header); expected {width}, as in the first rows. Correct it, or leave "
             "the column out of a new dataset with `drop`"
         )
-    numbers = np.full((len(column), width), np.nan)
-    is_there = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
-    numbers[is_there] = to_numbers(column.drop_null().flatten()).reshape(-1, width)
-    return numbers
 
 
 def to_column(values: np.ndarray) -> pyarrow.Array:

@@ -332,27 +332,23 @@ def _json_columns(path: Path, document: Any) -> dict[str, Sequence[Any]]:
     """Return the columns of a JSON document."""
     if isinstance(document, dict):
         values = list(document.values())
-        names = document.get("columns")
-        if isinstance(names, list) and isinstance(document.get("data"), list):  # pandas' "split"
-            return dict(
-                zip(tables.numbered(list(map(str, names))), zip(*document["data"], strict=True), strict=True)
-            )
+        lists = [value for value in values if isinstance(value, list)]
+        if isinstance(document.get("data"), list):  # such as pandas' "split" and "table"
+            lists = [document["data"]]
+        if isinstance(document.get("columns"), list) and len(lists) == 1:
+            names = tables.numbered([str(name) for name in document["columns"]])
+            return dict(zip(names, _json_columns(path, lists[0]).values(), strict=True))
         are_columns = bool(values) and all(isinstance(value, list) and value for value in values)
         if are_columns and not isinstance(values[0][0], dict | list) and len(set(map(len, values))) == 1:
             return document
         if values and all(isinstance(value, dict) for value in values):
             keys = list(dict.fromkeys(key for value in values for key in value))
-            by_index = not all(key.isdigit() for key in keys) and (
-                all(key.isdigit() for key in document) or len(document) > len(keys)
-            )
-            if by_index:
-                return {key: [row.get(key) for row in values] for key in keys}
+            is_numbered = all(key.isdigit() for key in document) or len(document) > len(keys)
+            if is_numbered and not all(key.isdigit() for key in keys):  # pandas' "index"
+                return _json_columns(path, values)
             return {name: [column.get(key) for key in keys] for name, column in document.items()}
-        rows = [value for value in values if isinstance(value, list)]
-        if len(rows) == 1 or isinstance(document.get("data"), list):  # such as pandas' "table"
-            return _json_columns(
-                path, document["data"] if isinstance(document.get("data"), list) else rows[0]
-            )
+        if len(lists) == 1:
+            return _json_columns(path, lists[0])
     elif document and all(isinstance(row, dict) for row in document):
         keys = list(dict.fromkeys(key for row in document for key in row))
         return {key: [row.get(key) for row in document] for key in keys}

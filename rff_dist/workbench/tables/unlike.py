@@ -1,7 +1,6 @@
 """How rows that are appended differ from those before, so that no night changes a dataset in silence."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,24 +18,6 @@ _MIDNIGHT = " 00:00:00.000000"
 _SLACK = 0.1  # share of a column's range by which new numbers may be outside of it without a word
 
 
-@dataclass(slots=True)
-class Finding:
-    """Values of a column that are unlike those before: what they are, in how many rows, and a few of them."""
-
-    column: str
-    what: str
-    before: str
-    n_rows: int = 0
-    examples: list[str] = field(default_factory=list)
-
-    def add(self, n_rows: int, examples: Sequence[Any]) -> None:
-        self.n_rows += n_rows
-        for example in examples[:_MOST_EXAMPLES]:
-            text = clipped(f"{example:.6g}" if isinstance(example, float) else str(example))
-            if text not in self.examples and len(self.examples) < _MOST_EXAMPLES:
-                self.examples.append(text)
-
-
 class Watch:
     """Looks at rows while they are read, and compares them with the rows before.
 
@@ -48,11 +29,11 @@ class Watch:
 
     def __init__(self, recipe: recipes.Recipe, targets: Sequence[str], seen: Facts) -> None:
         self.recipe, self.targets = recipe, list(targets)
-        self.before: Facts = seen
-        self.ranges = {name: list(ends) for name, ends in seen.get("ranges", {}).items()}
+        self._known: Mapping[str, Sequence[float]] = seen.get("ranges", {})
+        self.ranges = {name: list(ends) for name, ends in self._known.items()}
         self.constants: dict[str, str] = dict(seen.get("constants", {}))
         self.columns: list[str] = list(seen.get("columns", []))
-        self._findings: dict[tuple[str, str], Finding] = {}
+        self._findings: dict[tuple[str, str], Summary] = {}
         names = recipe.names
         self._numbers = [part.column for part in recipe.columns if isinstance(part, recipes.Number)]
         self._places = [names.index(name) for name in self._numbers]
@@ -67,12 +48,12 @@ class Watch:
         new = [name for name in names if name not in self.columns]
         if self.columns:
             for name in new:
-                self._find(name, "new column, left out", "", 0, [])
+                self._find(name, "new column, left out", "")
         self.columns += new
 
     def see_query(self, n_rows: int) -> None:
         """Take note of a query whose whole result was added before, and differs now."""
-        self._find("the query", "added before, with other rows", "use `:n_ingested`, or ids", n_rows, [])
+        self._find("the query", "added before, with other rows", "use `:n_ingested`, or ids", n_rows)
 
     def look(
         self, batches: Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]
@@ -85,7 +66,7 @@ class Watch:
                 if not isinstance(part, Transformer) and part.fill is not None and not part.n_missing:
                     n_missing = batch.column(part.column).null_count
                     if n_missing:
-                        self._find(part.column, "missing", "never missing", n_missing, [])
+                        self._find(part.column, "missing", "never missing", n_missing)
             for name in self.constant_columns:
                 if name in batch.schema.names:
                     self._look_at_constant(name, batch.column(name))
@@ -99,39 +80,27 @@ class Watch:
         if y is not None and y.dtype.kind == "f" and self.targets:
             columns |= dict(zip(self.targets, y.reshape(len(y), -1).T, strict=True))
         for name, values in columns.items():
-            least, most = float(values.min()), float(values.max())
-            low, high = self.ranges.get(name, (least, most))
-            if name in self.before.get("ranges", {}):
-                known_low, known_high = self.before["ranges"][name]
-                slack = _SLACK * (known_high - known_low)
-                if least < known_low - slack or most > known_high + slack:
-                    outside = values[(values < known_low - slack) | (values > known_high + slack)]
-                    before = f"{known_low:.6g} to {known_high:.6g}"
-                    before = f"always {known_low:.6g}" if known_low == known_high else before
+            ends = [float(values.min()), float(values.max())]
+            if name in self._known:
+                low, high = self._known[name]
+                slack = _SLACK * (high - low)
+                outside = values[(values < low - slack) | (values > high + slack)]
+                if len(outside):
+                    before = f"{low:.6g} to {high:.6g}" if low < high else f"always {low:.6g}"
                     self._find(name, "out of range", before, len(outside), np.unique(outside).tolist()[::-1])
-            self.ranges[name] = [min(low, least), max(high, most)]
+            ends += self.ranges.get(name, [])
+            self.ranges[name] = [min(ends), max(ends)]
 
     def facts(self) -> Summary:
         """Return the attribute `SEEN` after these rows."""
         return {"ranges": self.ranges, "constants": self.constants, "columns": self.columns}
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[Summary]:
         """Return what is unlike the rows before, as JSON values; at most 20 findings."""
-        found = [
-            {
-                "column": one.column,
-                "what": one.what,
-                "n_rows": one.n_rows,
-                "examples": one.examples,
-                "before": one.before,
-            }
-            for one in list(self._findings.values())[:_MOST_FINDINGS]
-        ]
-        more = len(self._findings) - len(found)
-        if more:
-            found.append(
-                {"column": "…", "what": f"{more:,} more columns", "n_rows": 0, "examples": [], "before": ""}
-            )
+        found = list(self._findings.values())
+        more = len(found) - _MOST_FINDINGS
+        if more > 0:
+            found = [*found[:_MOST_FINDINGS], _finding("…", f"{more:,} more columns", "")]
         return found
 
     def _look_at_levels(self, part: recipes.OneHot | recipes.TargetMeans, column: pyarrow.Array) -> None:
@@ -139,9 +108,8 @@ class Watch:
             return
         unknown = recipes.unknown_levels(column, part.levels)
         if len(unknown):
-            examples = unknown.unique().to_pylist()[:_MOST_EXAMPLES]
             before = f"{len(part.levels):,} levels"
-            self._find(part.column, "unseen level", before, len(unknown), examples)
+            self._find(part.column, "unseen level", before, len(unknown), unknown.unique().to_pylist())
 
     def _look_at_constant(self, name: str, column: pyarrow.Array) -> None:
         if tables.kind_of(column.type) == "date":
@@ -155,6 +123,15 @@ class Watch:
         if shown:
             self._find(name, "varies now, and is left out", f"always {constant}", n_rows, list(shown))
 
-    def _find(self, column: str, what: str, before: str, n_rows: int, examples: Sequence[Any]) -> None:
-        finding = self._findings.setdefault((column, what), Finding(column, what, before))
-        finding.add(n_rows, examples)
+    def _find(
+        self, column: str, what: str, before: str, n_rows: int = 0, examples: Sequence[Any] = ()
+    ) -> None:
+        finding = self._findings.setdefault((column, what), _finding(column, what, before))
+        finding["n_rows"] += n_rows
+        texts = [f"{one:.6g}" if isinstance(one, float) else str(one) for one in examples[:_MOST_EXAMPLES]]
+        shown = dict.fromkeys([*finding["examples"], *map(clipped, texts)])
+        finding["examples"] = list(shown)[:_MOST_EXAMPLES]
+
+
+def _finding(column: str, what: str, before: str) -> Summary:
+    return {"column": column, "what": what, "n_rows": 0, "examples": [], "before": before}
