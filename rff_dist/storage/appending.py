@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, cast
@@ -320,7 +320,7 @@ class KnownRows:
 
     dataset: Editing
     rows: Mapping[Any, int]
-    repeated: Mapping[Any, int]
+    repeated: Collection[Any]
     replaces: bool
     not_compared: Sequence[int] = ()
     n_same: int = 0
@@ -346,10 +346,9 @@ class KnownRows:
         """Find which of some new ids the dataset has; all ids of the dataset are read."""
         header = dataset.headers[ID]
         if not row_batches.can_hold(header.dtype, ids.dtype):  # `fit_batch` refuses them
-            return cls(dataset, {}, {}, replaces)
+            return cls(dataset, {}, (), replaces)
         different, counts = np.unique(ids.astype(header.dtype), return_counts=True)
-        several = counts > 1
-        repeated = dict(zip(different[several].tolist(), counts[several].tolist(), strict=True))
+        repeated = set(different[counts > 1].tolist())
         return cls(dataset, locate_ids(dataset, different), repeated, replaces, not_compared)
 
     def take_new(self, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -379,7 +378,7 @@ class KnownRows:
             return True
         if self._first[one] != digest:
             raise DataError(
-                f"{self.repeated[one]} of the new rows have the id {one!r}, with different values; expected "
+                f"several of the new rows have the id {one!r}, with different values; expected "
                 "each id once. Leave out all rows of this id but one"
             )
         self.n_same += 1

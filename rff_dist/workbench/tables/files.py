@@ -9,12 +9,13 @@ import os
 import re
 import shutil
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow
@@ -111,29 +112,19 @@ def fetch(file: File) -> Iterator[Path]:
 
 
 def _unpack(path: Path, folder: Path) -> Path:
-    """Unpack a file into a folder."""
-    with (
-        tables.opening(path, "a packed file", zipfile.BadZipFile, lzma.LZMAError, RuntimeError),
-        ExitStack() as stack,
-    ):
-        content: IO[bytes]
+    """Unpack a file into an empty folder."""
+    with tables.opening(path, "a packed file", zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError):
         if path.suffix.lower() == ".xz":
-            target, content = folder / path.stem, stack.enter_context(lzma.open(path))
+            with lzma.open(path) as content, open(folder / path.stem, "wb") as output:
+                shutil.copyfileobj(content, output)
         else:
-            archive = stack.enter_context(zipfile.ZipFile(path))
-            members = [
-                one for one in archive.infolist() if not one.is_dir() and "__MACOSX" not in one.filename
-            ]
-            if len(members) != 1:
-                raise StorageError(
-                    f"{path} holds {len(members):,} files; expected one table. Unpack it, and give its files "
-                    "or their folder"
-                )
-            target = folder / Path(members[0].filename).name
-            content = stack.enter_context(archive.open(members[0]))
-        with open(target, "wb") as output:
-            shutil.copyfileobj(content, output)
-    return target
+            shutil.unpack_archive(path, folder, "zip")
+    members = [one for one in folder.rglob("*") if one.is_file() and "__MACOSX" not in one.parts]
+    if len(members) != 1:
+        raise StorageError(
+            f"{path} holds {len(members):,} files; expected one table. Unpack it, and give its files"
+        )
+    return members[0]
 
 
 @contextmanager

@@ -475,7 +475,7 @@ def _known_rows(
     parts = [part for part in columns for _ in part.names]
     not_compared = [i for i, part in enumerate(parts) if isinstance(part, recipes.TargetMeans)]
     if not ids:
-        return appending.KnownRows(dataset, {}, {}, replaces)
+        return appending.KnownRows(dataset, {}, (), replaces)
     return appending.KnownRows.among(
         dataset, np.concatenate(ids), replaces=replaces, not_compared=not_compared
     )

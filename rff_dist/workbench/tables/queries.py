@@ -219,30 +219,25 @@ def _type(values: Sequence[Any]) -> pyarrow.DataType:
 
 
 def _as_column(values: Sequence[Any], kind: pyarrow.DataType, name: str, start: int) -> pyarrow.Array:
-    if kind == pyarrow.float64():
-        with suppress(pyarrow.ArrowException):  # refuses decimals and large integers
-            return pyarrow.array(values, kind, from_pandas=True)
-        if all(value is None or isinstance(value, int | float | Decimal | np.number) for value in values):
-            return pyarrow.array(
-                [None if value is None else float(value) for value in values], kind, from_pandas=True
-            )
-    try:
-        if pyarrow.types.is_timestamp(kind):  # Arrow takes no date for a timestamp
-            values = [datetime(*value.timetuple()[:3]) if type(value) is date else value for value in values]
-        return pyarrow.array(values, kind)
-    except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
-        row = next((i for i, value in enumerate(values) if not _fits(value, kind)), 0)
-        raise DataError(
-            f"the query's column {name!r} is {str(values[row])[:50]!r}, a {type(values[row]).__name__}, in "
-            f"row {start + row + 1:_}; expected {kind}, as in its first rows. CAST it, or leave it out"
-        ) from None
-
-
-def _fits(value: Any, kind: pyarrow.DataType) -> bool:
-    with suppress(pyarrow.ArrowException, TypeError, ValueError, OverflowError):
-        pyarrow.array([value], kind)
-        return True
-    return False
+    is_float = kind == pyarrow.float64()
+    refusals = (pyarrow.ArrowException, TypeError, ValueError, OverflowError)
+    with suppress(*refusals):
+        return pyarrow.array(values, kind, from_pandas=is_float)
+    plain = []
+    for row, value in enumerate(values, start + 1):
+        number = is_float and isinstance(
+            value, int | Decimal | np.number
+        )  # Arrow takes no decimal for a float
+        is_day = pyarrow.types.is_timestamp(kind) and type(value) is date  # nor a date for a timestamp
+        try:
+            plain.append(float(value) if number else datetime(*value.timetuple()[:3]) if is_day else value)
+            pyarrow.scalar(plain[-1], kind)
+        except refusals:
+            raise DataError(
+                f"the query's column {name!r} is {str(value)[:50]!r}, a {type(value).__name__}, in row "
+                f"{row:_}; expected {kind}, as in its first rows. CAST it, or leave it out"
+            ) from None
+    return pyarrow.array(plain, kind, from_pandas=is_float)
 
 
 def _shown(url: Any) -> str:
