@@ -205,21 +205,19 @@ class RegisteredModel:
         Raises NoSuchVersionError if there is no such version; OutputBusyError if this context holds
           the model, and another run has published since; StorageError if the pointer cannot be written.
         """
-        for _ in range(_ATTEMPTS):
-            before, tagged = records.read_pointer(self.location)
-            # Look for the version after reading the pointer: whoever removes it changes the pointer first.
-            version = self.version(number)
-            now = before or records.Pointer(number, (), "", "")
+        version = self.version(number)
+
+        def change(now: records.Pointer) -> records.Pointer:
+            # Look for it again after reading the pointer: whoever removes it changes the pointer first.
+            self.version(number)
             if number in now.removing:
                 raise errors.NoSuchVersionError(f"version {number} of {self.location} is being removed")
             # Promoting the current version again must not make it its own predecessor: a rollback would stay.
             previous = now.previous if now.number == number else (*now.previous, now.number)
-            with suppress(errors.ConflictError), _writing(self.location):
-                records.swap_pointer(self.location, now.moved(number, previous, reason), expected=tagged)
-                return version
-        raise errors.ConflictError(
-            f"others keep promoting versions of {self.location}; stop them and try again"
-        )
+            return now.moved(number, previous, reason)
+
+        self._swap(change, records.Pointer(number, (), "", ""))
+        return version
 
     def rollback(self, *, reason: str | None = None) -> Version:
         """Make the previously current version current again, and return it; repeat to go back further.
@@ -305,10 +303,13 @@ class RegisteredModel:
 
         return self._swap(mark).removing, old
 
-    def _swap(self, change: Callable[[records.Pointer], records.Pointer]) -> records.Pointer:
-        """Change the pointer; repeat that if others change it meanwhile."""
+    def _swap(
+        self, change: Callable[[records.Pointer], records.Pointer], first: records.Pointer | None = None
+    ) -> records.Pointer:
+        """Change the pointer, `first` if there is none; repeat that if others change it meanwhile."""
         for _ in range(_ATTEMPTS):
-            before, tagged = records.read_pointer(self.location)
+            known, tagged = records.read_pointer(self.location)
+            before = known or first
             if before is None:
                 raise errors.NoSuchVersionError(f"{self.location} has no current version; promote one first")
             after = change(before)

@@ -325,7 +325,7 @@ def test_a_pointer_of_a_newer_release_is_not_guessed_at(tmp_path, monkeypatch):
     url = str(tmp_path / "m")
     model = published(url, 1)
     monkeypatch.setattr("rff_dist.storage.records._POINTER_VERSION", 2)
-    model.promote(1)
+    model.promote(1, reason="again")
     monkeypatch.undo()
     with refuses(VersionError, "version 2"):
         read_record(url)
