@@ -11,7 +11,6 @@ from rff_dist import fields
 from rff_dist.checks import check_count, check_name, is_number
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import feature_options
-from rff_dist.features.feature_options import FeatureOptions
 from rff_dist.fields import Count, Counts, NonNegative
 from rff_dist.typing import AnyArray
 
@@ -22,7 +21,7 @@ INITS = ("k-means||", "k-means++")
 
 
 @fields.group
-class ClusterSpace(FeatureOptions):
+class ClusterSpace(feature_options.FeatureOptions):
     """Features to cluster in, or their leading principal components.
 
     Principal components take another pass, of O(n_samples · n_components²). Those of degree-normalised

@@ -194,9 +194,9 @@ class Editing:
                 "by name"
             )
 
-    def array(self, name: str) -> zarr.Array[Any]:
+    def array(self, name: str) -> arrays.ZarrArray:
         """Return an array for writing."""
-        return cast("zarr.Array[Any]", self.group[name]).with_config(arrays.EVERY_CHUNK)
+        return cast("arrays.ZarrArray", self.group[name]).with_config(arrays.EVERY_CHUNK)
 
     def label(self, name: str) -> str:
         """Return an array's name in errors."""

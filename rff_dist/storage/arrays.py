@@ -23,6 +23,8 @@ from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage import documents, locations
 from rff_dist.typing import AnyDType, Facts, frozen
 
+type ZarrArray = zarr.Array[Any]
+
 CHUNK_TARGET_BYTES = 16 * 2**20
 # Limits of what metadata may claim, checked before memory is taken: Zarr opens 10^18 rows without a word.
 MAX_ROWS = 2**40
@@ -121,7 +123,7 @@ def read_header(store: Store, path: str, *, label: str, text: bool = False) -> H
 
 def open_array(
     store: Store, path: str, header: Header, *, label: str, missing_chunks: str = "error"
-) -> zarr.Array[Any]:
+) -> ZarrArray:
     """Open an array for reading.
 
     `header`: from `read_header`; knowing the format saves requests for the other format's metadata.
@@ -137,7 +139,7 @@ def open_array(
     return require_chunks(array, missing_chunks)
 
 
-def require_chunks(array: zarr.Array[Any], missing_chunks: str = "error") -> zarr.Array[Any]:
+def require_chunks(array: ZarrArray, missing_chunks: str = "error") -> ZarrArray:
     """Return the array with Zarr's switch for missing chunks set.
 
     `missing_chunks`: {"error", "fill"}: whether to refuse a chunk that is not in the store, or to read it as
@@ -146,7 +148,7 @@ def require_chunks(array: zarr.Array[Any], missing_chunks: str = "error") -> zar
     return array.with_config({"read_missing_chunks": missing_chunks == "fill"})
 
 
-def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> np.ndarray:
+def read_rows(array: ZarrArray, start: int, stop: int, *, label: str) -> np.ndarray:
     """Equivalent to `array[start:stop]`, in native byte order; errors name the chunk and its rows.
 
     Raises IntegrityError if a chunk's bytes are damaged; StorageError if the array has no such rows, a chunk
@@ -163,7 +165,7 @@ def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> n
         return memory.native(np.asarray(array[start:stop]))
 
 
-def gather_rows(array: zarr.Array[Any], indices: np.ndarray, *, label: str) -> np.ndarray:
+def gather_rows(array: ZarrArray, indices: np.ndarray, *, label: str) -> np.ndarray:
     """Equivalent to `array.oindex[indices]`, in native byte order, each stored chunk read once.
 
     `indices`: sorted, without repeats.
@@ -185,7 +187,7 @@ def naming_cells(region: tuple[slice, ...], label: str) -> Iterator[None]:
         raise _explain(error, f"{label}, cells {spans}") from error
 
 
-def stored_rows(array: zarr.Array[Any]) -> int:
+def stored_rows(array: ZarrArray) -> int:
     """Rows of one stored object of `array`: a shard, else a chunk."""
     return int(max(1, (array.shards or array.chunks)[0]))
 
@@ -198,7 +200,7 @@ def create_array(
     dtype: AnyDType,
     chunk_rows: int,
     marked: bool = False,
-) -> zarr.Array[Any]:
+) -> ZarrArray:
     """Create an array as this package writes it: checksummed, every chunk stored, unwritten floats NaN.
 
     `dtype`: text of fixed width is stored with variable width.
@@ -224,7 +226,7 @@ def create_array(
     )
 
 
-def sample_digest(array: zarr.Array[Any], header: Header, *, label: str) -> str:
+def sample_digest(array: ZarrArray, header: Header, *, label: str) -> str:
     """Return a digest of an array's metadata and of up to 8 chunks, the first and the last among them."""
     digest = hashlib.sha256(header.text.encode())
     n_rows, rows = header.shape[0], max(1, header.chunks[0])
@@ -318,7 +320,7 @@ def _walk_codecs(codecs: Sequence[Any], *, of_index: bool = True) -> Iterator[tu
 
 
 @contextmanager
-def _naming_chunks(array: zarr.Array[Any], numbers: Iterable[int], label: str) -> Iterator[None]:
+def _naming_chunks(array: ZarrArray, numbers: Iterable[int], label: str) -> Iterator[None]:
     """Turn a failed read into an error that names the chunk, found by reading chunks `numbers` one by one."""
     try:
         yield

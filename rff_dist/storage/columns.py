@@ -31,7 +31,7 @@ class StoredColumn:
     `url`: the group that holds it; None for an array that was handed over open.
     """
 
-    array: zarr.Array[Any]
+    array: arrays.ZarrArray
     url: str | None
     _header: arrays.Header
     _label: str
@@ -184,7 +184,7 @@ def _open(group: groups.StoredGroup, name: str, missing_chunks: str) -> StoredCo
     return StoredColumn(array, group.url, header, label, reopen)
 
 
-def _of_array(array: zarr.Array[Any], name: str) -> StoredColumn:
+def _of_array(array: arrays.ZarrArray, name: str) -> StoredColumn:
     header, label, array = groups.take_open(array, name, text=True)
     # An open array travels only as the path of a local folder; its store may hold credentials.
     movable = groups.local_root(array.store, "") is not None

@@ -5,13 +5,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks, loads, memory, row_batches
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import appending, documents, locations, output_places, writing
-from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
+from rff_dist.storage.arrays import ZarrArray, gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.groups import find_group
 from rff_dist.typing import AnyDType, Arrays, Facts, IntArray, PathLike, frozen
@@ -334,7 +333,7 @@ def convert_dataset(
     return written.version
 
 
-def _move_up(array: zarr.Array[Any], gone: IntArray, label: str) -> None:
+def _move_up(array: ZarrArray, gone: IntArray, label: str) -> None:
     """Move the remaining rows up over the deleted ones; each chunk is read before it is overwritten."""
     chunk_rows, n_samples = array.chunks[0], array.shape[0]
     first = int(gone[0]) // chunk_rows * chunk_rows

@@ -21,7 +21,7 @@ from rff_dist.data import blocks, grids, memory, xarrays
 from rff_dist.errors import IntegrityError, InvalidParameterError, NoSuchVersionError, StorageError
 from rff_dist.storage import documents, groups, locations, repositories
 from rff_dist.storage import grids as stored_grids
-from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest
+from rff_dist.storage.arrays import Header, ZarrArray, gather_rows, read_rows, require_chunks, sample_digest
 from rff_dist.typing import AnyDType, Facts, PathLike
 
 _ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
@@ -53,9 +53,9 @@ class ZarrDataset(memory.ArraysDataset):
     [[3.0], [1.0]]
     """
 
-    X: zarr.Array[Any]
-    y: zarr.Array[Any] | np.ndarray | None = None
-    sample_weight: zarr.Array[Any] | np.ndarray | None = None
+    X: ZarrArray
+    y: ZarrArray | np.ndarray | None = None
+    sample_weight: ZarrArray | np.ndarray | None = None
     url: str | None = None
     attributes: Facts = field(default_factory=dict)
     feature_names: tuple[str, ...] | None = None
@@ -275,9 +275,9 @@ def open_dataset(
 
 
 def dataset_from_arrays(
-    X: zarr.Array[Any],
-    y: zarr.Array[Any] | np.ndarray | None = None,
-    sample_weight: zarr.Array[Any] | np.ndarray | None = None,
+    X: ZarrArray,
+    y: ZarrArray | np.ndarray | None = None,
+    sample_weight: ZarrArray | np.ndarray | None = None,
     *,
     missing_chunks: str = "error",
 ) -> ZarrDataset:

@@ -132,7 +132,7 @@ def read_columns(columns: Mapping[str, Any], *, n_rows: int) -> Iterator[dict[st
 
 
 def _decoded(
-    name: str, header: arrays.Header, array: zarr.Array[Any], dims: Sequence[str]
+    name: str, header: arrays.Header, array: arrays.ZarrArray, dims: Sequence[str]
 ) -> tuple[Any, Any]:
     """Return an array as a Variable of xarray, which decodes by the CF conventions what is read.
 
@@ -178,7 +178,7 @@ def _decoded(
     return decoded, fill if is_doubtful else None
 
 
-def _dims(array: zarr.Array[Any]) -> Any:
+def _dims(array: arrays.ZarrArray) -> Any:
     return getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
 
 
@@ -281,7 +281,7 @@ def find_inputs(url: PathLike, version: str | None, card: Facts) -> list[str] | 
     return names if {*found, *parts}.issuperset(names) else None
 
 
-def _array(group: groups.StoredGroup, name: str) -> zarr.Array[Any]:
+def _array(group: groups.StoredGroup, name: str) -> arrays.ZarrArray:
     return zarr.open_array(group.store, path=f"{group.prefix}{name}", mode="r")
 
 
@@ -313,7 +313,7 @@ class GridOutput(StagedOutput):
                     piece[cells] = results[:, j]
                     array[region] = piece
 
-    def _open(self) -> list[zarr.Array[Any]]:
+    def _open(self) -> list[arrays.ZarrArray]:
         store = locations.open_store(self.place.staged)
         names = (name for names in variable_names(self.layout).values() for name in names)
         return [zarr.open_array(store, path=name, mode="r") for name in names]
@@ -411,7 +411,7 @@ def _coordinates(group: groups.StoredGroup, reference: StoredVariable, dims: Seq
     return [*found, *(name for name in bounds if name in there)]
 
 
-def _copy(source: zarr.Array[Any], group: zarr.Group, name: str) -> None:
+def _copy(source: arrays.ZarrArray, group: zarr.Group, name: str) -> None:
     attributes = {key: value for key, value in source.attrs.items() if key != "_ARRAY_DIMENSIONS"}
     group.create_array(
         name,

@@ -152,7 +152,7 @@ class StoredGroup:
 
     def open_array(
         self, name: str, *, text: bool = False, missing_chunks: str = "error"
-    ) -> tuple[arrays.Header, zarr.Array[Any]] | None:
+    ) -> tuple[arrays.Header, arrays.ZarrArray] | None:
         """Open an array for reading; None if there is none. `text` as in `read_header`."""
         header = self.read_header(name, text=text)
         if header is None:
@@ -162,7 +162,7 @@ class StoredGroup:
 
     def require_array(
         self, name: str, missing_chunks: str = "error", *, text: bool = True
-    ) -> tuple[arrays.Header, zarr.Array[Any]]:
+    ) -> tuple[arrays.Header, arrays.ZarrArray]:
         """Open an array that must exist. `text` as in `read_header`."""
         found = self.open_array(name, text=text, missing_chunks=missing_chunks)
         if found is None:
@@ -297,8 +297,8 @@ def _read_attributes(store: Store, prefix: str, place: str) -> Summary:
 
 
 def take_open(
-    array: zarr.Array[Any], name: str, *, text: bool = False
-) -> tuple[arrays.Header, str, zarr.Array[Any]]:
+    array: arrays.ZarrArray, name: str, *, text: bool = False
+) -> tuple[arrays.Header, str, arrays.ZarrArray]:
     """Check an array that was handed over open; return its header, its name in errors, and the array.
 
     `name`: the array's name in errors if it has no path.

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import zarr
@@ -14,7 +13,7 @@ import zarr
 from rff_dist.data import blocks, columns
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import documents, groups, locations, output_places
-from rff_dist.storage.arrays import EVERY_CHUNK, create_array, read_rows
+from rff_dist.storage.arrays import EVERY_CHUNK, ZarrArray, create_array, read_rows
 from rff_dist.typing import AnyDType, Facts, PathLike, Summary, frozen
 
 logger = logging.getLogger(__name__)
@@ -244,7 +243,7 @@ class Output(StagedOutput):
             groups.complete(store, names, bound, place=self.location)
             self.place.publish()
 
-    def _open(self, name: str) -> zarr.Array[Any]:
+    def _open(self, name: str) -> ZarrArray:
         try:
             # Opening to write would replace a store in memory that is gone; opening to read fails.
             staged = self.place.staged

@@ -19,7 +19,7 @@ from rff_dist.data.loads import LOADS, describe_loads, with_load
 from rff_dist.data.row_batches import RowBatch
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import datasets, documents, locations, output_places, repositories
-from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, read_rows
+from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, ZarrArray, create_array, read_rows
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.groups import complete
 from rff_dist.typing import Facts, PathLike, Summary, frozen
@@ -239,7 +239,7 @@ class RowBuffer:
     `n_samples`, `n_written`: rows of the arrays, with and without those that wait.
     """
 
-    arrays: dict[str, zarr.Array[Any]]
+    arrays: dict[str, ZarrArray]
     chunk_rows: int
     pending: dict[str, list[np.ndarray]]
     hashes: dict[str, Any]
@@ -260,7 +260,7 @@ class RowBuffer:
         return cls(arrays, rows, {name: [] for name in arrays}, {name: hashlib.sha256() for name in arrays})
 
     @classmethod
-    def onto(cls, arrays: dict[str, zarr.Array[Any]], n_samples: int) -> Self:
+    def onto(cls, arrays: dict[str, ZarrArray], n_samples: int) -> Self:
         """Return a buffer that writes after the existing rows."""
         chunk_rows = arrays["X"].chunks[0]
         # The rows of a last chunk that is not full are written again, with new rows behind them.

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from rff_dist import fields
-from rff_dist.fields import NonNegative
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
@@ -75,7 +74,7 @@ def rollback(data: str = _DATA, version: str = _VERSION) -> Document:
 @command("data.zarr --days 30")
 def expire(
     data: str = _DATA,
-    days: NonNegative = fields.option("Remove versions older than this.", 30.0, unit="DAYS"),
+    days: fields.NonNegative = fields.option("Remove versions older than this.", 30.0, unit="DAYS"),
     tags: bool = fields.flag("Remove tagged versions too."),
 ) -> Document:
     """Remove old versions, and the bytes that only they use; the current version always stays."""

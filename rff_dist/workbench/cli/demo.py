@@ -6,7 +6,6 @@ from typing import Annotated
 from rff_dist import fields
 from rff_dist.engines.cluster import Cluster
 from rff_dist.features.feature_options import FeatureOptions
-from rff_dist.fields import Count
 from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results.document import Document
 
@@ -17,7 +16,7 @@ def demo(
     output: str = fields.option(
         "Folder for data, model and picture.", "demo-output", unit="DIR", place="fills"
     ),
-    n_components: Count = fields.option("D, the number of features.", 2048, unit="D"),
+    n_components: fields.Count = fields.option("D, the number of features.", 2048, unit="D"),
     features: Annotated[FeatureOptions, "seed"],
     where: Annotated[Cluster, "n_workers", "n_threads"],
 ) -> Document:

@@ -10,7 +10,6 @@ from annotated_types import Ge, Le, Len
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import feature_options
-from rff_dist.fields import Positive, Positives
 from rff_dist.fitting.options import RidgeOptions
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def read_kernels(text: str) -> list[str]:
 
 type FoldCount = Annotated[int, Ge(2), Le(1000)]  # `data.folding.MAX_FOLDS`, without its import
 type Kernels = Annotated[list[str], Len(1), fields.Reader(read_kernels)]
-type LengthScales = Annotated[list[Positive | Positives | str], Len(1)]
+type LengthScales = Annotated[list[fields.Positive | fields.Positives | str], Len(1)]
 
 
 @fields.group
