@@ -62,11 +62,11 @@ def run_demo(
     mark = output / _MARK
     if output.exists() and not mark.exists() and (not output.is_dir() or os.listdir(output)):
         raise OutputExistsError(f"{output} exists, and holds no earlier demo; expected a new folder")
-    output.mkdir(parents=True, exist_ok=True)
+    home = output / "prefect"
+    home.mkdir(parents=True, exist_ok=True)
     mark.touch()
     # Prefect reads these when it is imported: its files stay out of the user's home, its logs off the screen.
-    (output / "prefect").mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("PREFECT_HOME", str((output / "prefect").resolve()))
+    os.environ.setdefault("PREFECT_HOME", str(home.resolve()))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
     from rff_dist.flows import running, server, tune
 

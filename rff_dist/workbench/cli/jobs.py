@@ -2,6 +2,7 @@
 
 import logging
 import time
+from typing import Any
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
@@ -11,12 +12,8 @@ from rff_dist.workbench.results.document import Document
 
 logger = logging.getLogger(__name__)
 
-_PLOT = fields.optional(
-    "Draw the errors that alpha and D are chosen by: against both.",
-    unit="PNG",
-    place="writes",
-    suffixes=(".png",),
-)
+_PICTURE: Any = {"unit": "PNG", "place": "writes", "suffixes": (".png",)}
+_PLOT = fields.optional("Draw the errors that alpha and D are chosen by: against both.", **_PICTURE)
 
 
 @fields.group
@@ -167,11 +164,12 @@ def update(
     from rff_dist.workbench.results.updates import update_document
 
     done = update(job, passes.runner)
+    written = page.report
     if done.challenger is not None:
         passes.write_page(page, done, job)
-    elif page.report is not None:
+    elif written is not None:
         messages.say("warning", "there are no new rows, so no report was written", "yellow")
-    written = page.report if done.challenger is not None else None
+        written = None
     return update_document(done, {"report": written, **passes.facts()})
 
 
@@ -185,10 +183,7 @@ def cluster(
     passes: display.Passes,
     page: Page,
     plot: str | None = fields.optional(
-        "Draw a sample of rows and their clusters: in two kernel principal components.",
-        unit="PNG",
-        place="writes",
-        suffixes=(".png",),
+        "Draw a sample of rows and their clusters: in two kernel principal components.", **_PICTURE
     ),
 ) -> Document:
     """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import inspect
 import signal
 import sys
@@ -225,14 +226,14 @@ def make_app() -> App:
 
 def place_of(name: str) -> str:
     """Return where a command or a group of them is defined, as MODULE:NAME."""
-    module, attribute = (name if name in ALONE else "jobs"), ("group" if name in GROUPS else name)
-    return f"rff_dist.workbench.cli.{module}:{attribute}"
+    place = f"{__package__}.{name}"
+    if importlib.util.find_spec(place) is None:
+        return f"{__package__}.jobs:{name}"  # those that run a job
+    return f"{place}:{'group' if name in GROUPS else name}"
 
 
 COMMANDS = {name: about for panel in help.COMMANDS.values() for name, about in panel.items()}
 GROUPS = ("data", "models")
-#: Commands with a module of their own; those that run a job are in `jobs`.
-ALONE = (*GROUPS, "generate", "info", "export", "plan", "approximate", "doctor", "demo")
 
 
 def run(words: Sequence[str]) -> int:

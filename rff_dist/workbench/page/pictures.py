@@ -112,7 +112,9 @@ def draw_cross_validation(
         right.errorbar(table.n_components, least, yerr=yerr, **bars)
         right.scatter(table.n_components, least, color=colours, s=34, zorder=2)
         right.set(xscale="log")
-        _label_components(right, table.n_components.tolist())
+        right.set_xlabel("D, the number of components", color=MUTED)
+        right.set_xticks(table.n_components, [f"{D:,}" for D in table.n_components])
+        right.minorticks_off()
         right.set_title("at the best alpha of each D", loc="left", fontsize=9.5, color=MUTED)
     _mark(best, panels, marker="o", label="best")
     if chosen is not None:
@@ -307,13 +309,6 @@ def bars_of(found: Mapping[str, tuple[float, float, float]], across: str, *, our
     axes.invert_yaxis()
     plain_axes(axes, across)
     return figure
-
-
-def _label_components(axes: Any, n_components: Sequence[int]) -> None:
-    axes.set_xlabel("D, the number of components", color=MUTED)
-    axes.set_xticks(list(n_components), [f"{D:,}" for D in n_components])
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:g}")
 
 
 def png_of(figure: Figure, dpi: int = 110) -> bytes:
