@@ -4,11 +4,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Any
 
 from rff_dist.engines import progress, protocol
 from rff_dist.products import choice
-from rff_dist.typing import Facts, frozen
+from rff_dist.typing import Facts, Summary, frozen
 
 
 @frozen
@@ -130,7 +129,7 @@ class Clock:
             self._times = Times(self.seconds(), products)
         return self._times
 
-    def _products(self) -> dict[str, Any] | None:
+    def _products(self) -> Summary | None:
         taken = sum(self._parts.get(label, 0.0) for label in {work.label for work, *_ in self._work})
         if sum(work.operations for work, *_ in self._work) < choice.WORTH_MEASURING or not taken:
             return None

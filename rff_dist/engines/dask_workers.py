@@ -4,7 +4,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -17,6 +17,7 @@ from distributed.scheduler import heartbeat_interval
 
 from rff_dist.engines import dask_cluster
 from rff_dist.errors import ClusterError, ClusterLostError, RFFDistError
+from rff_dist.typing import Facts, Summary
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ class Workers:
             # A scheduler that is frozen or gone must not hide the result of the work, or its error.
             logger.info("the topic %s stays on the scheduler: %s: %s", topic, type(error).__name__, error)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Summary:
         """Return what the scheduler knows of each worker, by address."""
         identity = self.ask(lambda: cast("Any", self._client.scheduler).identity(n_workers=-1))
         return cast("dict[str, Any]", identity["workers"])
@@ -250,7 +251,7 @@ class Workers:
             ) from error
 
 
-def why_idle(facts: Mapping[str, Any]) -> str | None:
+def why_idle(facts: Facts) -> str | None:
     """Return why a worker does nothing though there are tasks for it; None if it works, or there are none.
 
     `facts`: what the scheduler knows of it, from its heartbeats.

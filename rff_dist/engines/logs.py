@@ -35,6 +35,7 @@ from rff_dist import contexts
 from rff_dist.engines import tracing
 from rff_dist.errors import InvalidParameterError
 from rff_dist.text import without_secrets
+from rff_dist.typing import Facts
 
 LOG_VARIABLE = "RFF_DIST_LOG"
 FORMATS = ("text", "json")
@@ -80,7 +81,7 @@ class JSONFormatter(logging.Formatter):
         return json.dumps(known, ensure_ascii=False)
 
 
-def json_line(level: str, message: str, *, members: Mapping[str, Any] | None = None) -> str:
+def json_line(level: str, message: str, *, members: Facts | None = None) -> str:
     """Return one line of the log, without an end of line."""
     record = {"name": "rff_dist", "levelname": level, "msg": message, "event": members or {}}
     return JSONFormatter().format(logging.makeLogRecord(record))

@@ -369,14 +369,14 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         return self._fitted.feature_map.n_components
 
     @property
-    def selection_(self) -> Mapping[str, Any]:
+    def selection_(self) -> Facts:
         """How choices were made: the candidates, and the path or table of alpha."""
         card = self.model_.card
         tried = {name: card[name] for name in ("candidates", "untried") if name in card}
         return {**tried, **self.model_.selection}
 
     @property
-    def estimate_(self) -> Mapping[str, Any] | None:
+    def estimate_(self) -> Facts | None:
         """Estimated errors on new rows, by cross-validation."""
         estimate: Facts | None = self.model_.card.get("estimate")
         return estimate

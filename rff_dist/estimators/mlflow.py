@@ -133,7 +133,7 @@ def _mlflow() -> Any:
     return import_module("mlflow")
 
 
-def _flavour(model: kinds.AnyModel, folder: Path) -> dict[str, Any]:
+def _flavour(model: kinds.AnyModel, folder: Path) -> Summary:
     """Return MLflow's arguments for a model: its stored form, and the module that reads it."""
     kinds.write_any(model, folder / "model")
     recipe = recipes.recipe_of(model.card)
@@ -172,7 +172,7 @@ def _described(stored: Path, recipe: recipes.Recipe | None) -> Summary:
     return {"signature": signature, "input_example": example}
 
 
-def _example(recipe: recipes.Recipe, means: FloatArray) -> dict[str, Any]:
+def _example(recipe: recipes.Recipe, means: FloatArray) -> Summary:
     """Return a row of a recipe's table; `means`: of the columns that it makes, of shape (n_features,)."""
     row, start = dict[str, Any](), 0
     for encoder in recipe.columns:

@@ -136,7 +136,7 @@ def _inputs(graph: _Graph, facts: Summary) -> str:
     return graph.cast(graph.cast(done, "FLOAT"), "DOUBLE")
 
 
-def _features(graph: _Graph, part: dict[str, Any], x: str, slim: write.Slim) -> str:
+def _features(graph: _Graph, part: Summary, x: str, slim: write.Slim) -> str:
     if "kernel" in part:
         return _kernel(graph, part["kernel"], x, slim.inner)
     if "columns" in part:  # columns of the inputs; -1 stands for a constant 1
@@ -156,7 +156,7 @@ def _features(graph: _Graph, part: dict[str, Any], x: str, slim: write.Slim) -> 
     return graph.add("Div", graph.cast(rounded, "DOUBLE"), 2.0**14)
 
 
-def _kernel(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray) -> str:
+def _kernel(graph: _Graph, kernel: Summary, x: str, centres: np.ndarray) -> str:
     """Return k(x, centre) for all pairs; the kernel is a dictionary."""
     name = kernel["name"]
     if name in ("sum", "product"):
@@ -192,7 +192,7 @@ def _kernel(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray) 
     return graph.add("Mul", factor, decay)
 
 
-def _additive(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray) -> str:
+def _additive(graph: _Graph, kernel: Summary, x: str, centres: np.ndarray) -> str:
     n, inner, add = centres.shape[1], kernel["kernel"], partial(graph.add, "Add")
     each = []
     for j, scale in enumerate(np.broadcast_to(kernel["length_scale"], n)):

@@ -5,7 +5,6 @@ import os
 import shutil
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -128,7 +127,7 @@ def describe(model: models.RidgeModel, *, encoded: bool) -> Slim:
     return Slim(inner, outer, facts)
 
 
-def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[dict[str, Any]]]:
+def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[Summary]]:
     """Return the inner array, and what the reader must know about each part of the features."""
     if isinstance(feature_map, nystrom.NystromFeatureMap):
         kernel = feature_map.kernel.to_dict()
@@ -155,7 +154,7 @@ def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[dict[str, Any]]]:
     return inner, parts
 
 
-def _check_kernel(kernel: dict[str, Any]) -> None:
+def _check_kernel(kernel: Summary) -> None:
     """Raise InvalidParameterError unless the reader can compute a kernel."""
     for part in kernel.get("kernels", [kernel["kernel"]] if "kernel" in kernel else []):
         _check_kernel(part)

@@ -2,14 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
-from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray
+from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray, Summary
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,7 +73,7 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
         return maps.arrays_digest(label, [], self.standardizer)
 
     def record(self) -> maps.Record:
-        facts: list[dict[str, Any]] = []
+        facts: list[Summary] = []
         arrays: dict[str, AnyArray] = {}
         for i, part in enumerate(self.parts):
             part_facts, part_arrays = part.record()

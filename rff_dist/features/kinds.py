@@ -1,8 +1,6 @@
 """The kinds of feature maps by their stored names, and which kernel a map approximates."""
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 from rff_dist.errors import IntegrityError, InvalidParameterError, RFFDistError
 from rff_dist.features import composed, draw, explicit, fourier, maps, nystrom
@@ -45,7 +43,7 @@ def with_prefix(arrays: Arrays, prefix: str) -> dict[str, AnyArray]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def drawn_again(stored: maps.FeatureMap, spec: Mapping[str, Any] | None, digest: str) -> maps.FeatureMap:
+def drawn_again(stored: maps.FeatureMap, spec: Facts | None, digest: str) -> maps.FeatureMap:
     """Return the map that a stored spec draws, which pickles as the spec; the stored one if it is another.
 
     A map of given frequencies pickles as all of them.

@@ -17,7 +17,7 @@ from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.text import short_repr
 from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray, Summary, frozen
 
-type Record = tuple[dict[str, Any], dict[str, AnyArray]]
+type Record = tuple[Summary, dict[str, AnyArray]]
 
 LARGEST_FEATURE = 1e150  # whose square float64 holds
 TRANSFORM_ROWS = 4096  # that `transform` fills at once

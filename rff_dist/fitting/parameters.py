@@ -22,13 +22,13 @@ def to_card(parameters: Facts) -> Summary:
     return {name: value for name, value in values.items() if value is not NotImplemented}
 
 
-def of_options(*groups: Any) -> dict[str, Any]:
+def of_options(*groups: Any) -> Summary:
     """Return groups of options for a card, the seed as `random_state`."""
     values = {item.name: getattr(group, item.name) for group in groups for item in fields(group)}
     return to_card({**values, "random_state": values["seed"]})
 
 
-def from_card(card: Facts, known: Facts) -> dict[str, Any]:
+def from_card(card: Facts, known: Facts) -> Summary:
     """Return the parameters on a model's card that an estimator knows."""
     return {name: _from_json(value) for name, value in card.get(PARAMETERS, {}).items() if name in known}
 

@@ -8,6 +8,7 @@ from prefect import Flow
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError, RFFDistError
 from rff_dist.flows import running, server
+from rff_dist.typing import Summary
 from rff_dist.workbench.results import exits, updates
 
 
@@ -36,7 +37,7 @@ def run_script(flow: Flow[..., Any], form: type[running.Form]) -> None:
         sys.exit(updates.REFUSED)
 
 
-def _values_of(words: list[str], form: type[running.Form]) -> dict[str, Any]:
+def _values_of(words: list[str], form: type[running.Form]) -> Summary:
     texts: dict[str, str] = {}
     for word in words:
         name, equals, text = word.partition("=")

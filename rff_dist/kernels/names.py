@@ -12,6 +12,7 @@ from typing import Any
 from rff_dist.checks import find_by_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.kernels import additive, base, explicit, stationary
+from rff_dist.typing import Facts, Summary
 
 
 def kernel_text(kernel: base.Kernel) -> str:
@@ -141,9 +142,9 @@ def _refuse_foreign(name: str) -> None:
         raise InvalidParameterError(f"unknown `kernel` {name!r}; scikit-learn's {name!r} is {ours[name]}")
 
 
-def _parameters(kernel: type[base.Kernel], rest: str, text: str) -> dict[str, Any]:
+def _parameters(kernel: type[base.Kernel], rest: str, text: str) -> Summary:
     known = list(signature(kernel).parameters)
-    parameters: dict[str, Any] = {}
+    parameters: Summary = {}
     for pair in rest.split(","):
         name, _, value = (part.strip() for part in pair.partition("="))
         argument = _factor(value, text) if name == "kernel" and name in known else _number(value)
@@ -167,7 +168,7 @@ def _number(text: str) -> int | float | None:
     return None if math.isnan(number) else number
 
 
-def kernel_from_dict(values: Mapping[str, Any]) -> base.Kernel:
+def kernel_from_dict(values: Facts) -> base.Kernel:
     """Build a kernel from what `Kernel.to_dict` returned.
 
     Raises InvalidParameterError if the name or a parameter is unknown.

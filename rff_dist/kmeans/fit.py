@@ -8,7 +8,6 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -285,7 +284,7 @@ class Comparison:
         return self.candidates[int(np.argmax(silhouettes))].clusters
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Summary]:
         return [candidate.to_dict() for candidate in self.candidates]
 
     def to_dict(self) -> Summary:

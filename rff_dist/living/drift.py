@@ -265,7 +265,7 @@ class Drift:
         """The p-value of all parts together (Bonferroni)."""
         return min(1.0, len(self.p_values) * min(self.p_values.values()))
 
-    def columns(self) -> list[dict[str, Any]]:
+    def columns(self) -> list[Summary]:
         """Return the 20 columns that moved most, as JSON values; infinite shifts are None."""
         if (shifts := self.shifts) is None:
             return []

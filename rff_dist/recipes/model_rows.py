@@ -1,6 +1,5 @@
 """Whether a dataset's rows are what a model takes: by its columns, and by the recipe that encoded them."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from rff_dist.data.blocks import Dataset
@@ -8,6 +7,7 @@ from rff_dist.data.grids import GridDataset, reference_of
 from rff_dist.errors import DataError
 from rff_dist.recipes.recipes import Recipe, recipe_of
 from rff_dist.text import redact
+from rff_dist.typing import Facts
 
 
 def check_dataset(dataset: Dataset, model: Any) -> None:
@@ -15,9 +15,7 @@ def check_dataset(dataset: Dataset, model: Any) -> None:
     check_columns(dataset, model.feature_map.n_features, model.card)
 
 
-def check_columns(
-    dataset: Dataset, n_features: int, card: Mapping[str, Any], *, who: str = "the model"
-) -> None:
+def check_columns(dataset: Dataset, n_features: int, card: Facts, *, who: str = "the model") -> None:
     """Check that a dataset has the columns that a model was trained on, encoded by the same recipe.
 
     `card`: of the model; empty if it has none.

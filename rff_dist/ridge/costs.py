@@ -1,18 +1,17 @@
 """What a choice by folds costs beyond one fit."""
 
-from typing import Any
-
 from rff_dist.numerics import machine
 from rff_dist.ridge import budget
 from rff_dist.ridge.choices import ROUND_ROWS, Choices
 from rff_dist.selection import cross_validation
+from rff_dist.typing import Summary
 
 # For an estimate to a factor of two: the speed of many small products and decompositions as a share of the
 # speed of one large product.
 _SHARE_OF_PEAK = 0.25
 
 
-def cost_of_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
+def cost_of_choosing(choices: Choices, *, gflops: float) -> Summary | None:
     """Return what a choice by folds takes beyond one fit: a first round in this process, and a final."""
     if not choices.choosing and choices.n_finalists == 1:
         return None

@@ -1,7 +1,7 @@
 """Facts for a model: the data, the candidates, the choices, and the error to expect on new rows."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from rff_dist.statistics import inspection, ridge_statistics, specs
 from rff_dist.text import errors_words, number, plus_minus, some
 from rff_dist.typing import Facts, Summary
 
-type Row = dict[str, Any]
+type Row = Summary
 
 
 def describe_cut(
@@ -219,7 +219,7 @@ def estimate_of(card: Facts) -> Summary | None:
     return {"by": estimate["by"], **figures} if figures else None
 
 
-def chosen_candidate(candidates: Sequence[Facts]) -> Mapping[str, Any] | None:
+def chosen_candidate(candidates: Sequence[Facts]) -> Facts | None:
     """Return the best of the candidates on a model's card; None if there are none."""
     if not candidates:
         return None

@@ -294,7 +294,7 @@ def _from_record(record: records.Record) -> RidgeModel:
     )
 
 
-def record_features(feature_map: maps.FeatureMap) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def record_features(feature_map: maps.FeatureMap) -> tuple[Summary, dict[str, AnyArray]]:
     """Return the record of a feature map: JSON values, and arrays by their names in the record."""
     facts, stored = feature_map.record()
     arrays = {f"features_{name}": array for name, array in stored.items()}

@@ -274,7 +274,7 @@ class RidgeStatistics(EqualByFields):
 
     # -- storing ------------------------------------------------------------------------------
 
-    def to_arrays(self) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    def to_arrays(self) -> tuple[Summary, dict[str, AnyArray]]:
         """Return metadata for JSON, and packed arrays; `from_arrays` reads them.
 
         The Gram is packed: the upper triangle of each diagonal tile, and the whole of each other tile.

@@ -21,7 +21,7 @@ from zarr.storage import WrapperStore
 from rff_dist.data import columns, decoding, memory
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage import documents, locations
-from rff_dist.typing import AnyDType, Facts, frozen
+from rff_dist.typing import AnyDType, Facts, Summary, frozen
 
 type ZarrArray = zarr.Array[Any]
 
@@ -29,7 +29,7 @@ CHUNK_TARGET_BYTES = 16 * 2**20
 # Limits of what metadata may claim, checked before memory is taken: Zarr opens 10^18 rows without a word.
 MAX_ROWS = 2**40
 MAX_CHUNK_BYTES = 4 * 2**30
-MARK: dict[str, Any] = {"rff_dist": "bound"}  # an attribute of arrays, see `groups.complete`
+MARK: Summary = {"rff_dist": "bound"}  # an attribute of arrays, see `groups.complete`
 # By default Zarr leaves out chunks of the fill value, and then reads a lost chunk as fill values.
 EVERY_CHUNK: Any = {"write_empty_chunks": True, "read_missing_chunks": False}
 # The name of the second axis of arrays that have a row for each sample.

@@ -110,7 +110,7 @@ def open_column(
 
 
 def open_labelled(
-    url: PathLike, label: str, names: Mapping[str, Any]
+    url: PathLike, label: str, names: Facts
 ) -> tuple[datasets.ZarrDataset | grids.GridDataset, columns.Column]:
     """Open a dataset without targets, and the labels of its rows.
 

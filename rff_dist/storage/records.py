@@ -16,7 +16,7 @@ import uuid
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import zarr
@@ -170,7 +170,7 @@ def plain_json(values: Facts, what: str) -> Summary:
     Raises InvalidParameterError, which says that `what` is not JSON, if they are anything else.
     """
     try:
-        copy: dict[str, Any] = json.loads(json.dumps(dict(values), allow_nan=False))
+        copy: Summary = json.loads(json.dumps(dict(values), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidParameterError(
             f"{what} not JSON: {locations.explain(error)}; expected numbers, text, lists or dictionaries"

@@ -10,6 +10,7 @@ from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.recipes.reading import Reading
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
+from rff_dist.typing import Summary
 from rff_dist.workbench.tables import spreadsheets
 from rff_dist.workbench.tables.encoding import Encoding
 
@@ -37,7 +38,7 @@ class Source:
         "error",
     )
 
-    def names(self) -> dict[str, Any]:
+    def names(self) -> Summary:
         """Return the arguments of `open_dataset` other than the URL."""
         names = ("x", "y", "sample_weight", "missing_chunks", "version")
         given = {"y": None, **{name: getattr(self, name) for name in names if hasattr(self, name)}}

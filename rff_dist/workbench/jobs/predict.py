@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ from rff_dist.ridge import uncertainty
 from rff_dist.storage import datasets, grids, locations, output_places
 from rff_dist.storage.columns import ID, ids_of, open_labelled
 from rff_dist.text import redact
-from rff_dist.typing import PathLike, Summary, frozen
+from rff_dist.typing import Facts, PathLike, Summary, frozen
 from rff_dist.workbench.jobs import fits, specs, steps, tables, watching
 from rff_dist.workbench.tables.roles import Roles
 
@@ -75,9 +75,7 @@ def open_model(url: PathLike) -> ScoringModel:
     return ScoringModel(os.fspath(url), model, None if version is None else version.number)
 
 
-def open_rows(
-    url: str, scoring: ScoringModel, names: Mapping[str, Any]
-) -> datasets.ZarrDataset | GridDataset:
+def open_rows(url: str, scoring: ScoringModel, names: Facts) -> datasets.ZarrDataset | GridDataset:
     """Open the rows that a model is to score.
 
     `names`: arguments of `open_dataset`; by default no `y` is read.
@@ -90,7 +88,7 @@ def open_rows(
     return dataset
 
 
-def _on_grid(url: str, scoring: ScoringModel, names: Mapping[str, Any]) -> dict[str, Any]:
+def _on_grid(url: str, scoring: ScoringModel, names: Facts) -> Summary:
     """Return the arguments of `open_dataset`, with the model's own variables if the data are their grid."""
     card = scoring.model.card
     inputs = grids.find_inputs(url, names.get("version"), card) if names.get("x", "X") == "X" else None

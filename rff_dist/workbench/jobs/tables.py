@@ -17,6 +17,7 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import datasets, documents, locations, output_places, writing
 from rff_dist.text import redact
+from rff_dist.typing import Facts
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.tables import files, ingest, spreadsheets
 from rff_dist.workbench.tables.roles import Roles
@@ -41,7 +42,7 @@ def is_table(url: str) -> bool:
 @contextmanager
 def table_rows(
     job: specs.Predict | specs.Evaluate,
-    card: Mapping[str, Any],
+    card: Facts,
     staged: locations.Location,
     *,
     observer: writing.Progress | None,
