@@ -117,7 +117,11 @@ class Sizes:
 
     @classmethod
     def of(cls, dataset: blocks.Dataset) -> Self:
-        """Return the sizes of a dataset; without targets, it is planned as if it had one."""
+        """Return the sizes of a dataset; without targets, it is planned as if it had one.
+
+        Raises DataError if the dataset has no rows.
+        """
+        inspection.blocks_of(dataset)
         return cls(
             n_samples=dataset.n_samples,
             n_features=dataset.n_features,
@@ -205,15 +209,6 @@ class PlannedFit:
     n_components: int
     machines: Machines
     sums: Sums = field(default_factory=Sums)
-
-    @classmethod
-    def of(cls, dataset: blocks.Dataset, n_components: int, sums: Sums, *, machines: Machines) -> Self:
-        """Return a fit of a dataset.
-
-        Raises DataError if the dataset has no rows.
-        """
-        inspection.blocks_of(dataset)
-        return cls(Sizes.of(dataset), n_components, machines, sums)
 
 
 def plan_fit(fit: PlannedFit) -> Plan:
@@ -456,15 +451,15 @@ def plan_matrix_pass(fit: PlannedFit, *, n_matrices: int = 1) -> tuple[int, int]
 
 def check_plan(dataset: blocks.Dataset, n_components: int, sums: Sums, *, engine: protocol.Engine) -> Plan:
     """Plan a fit on an engine, and refuse it if memory is too small; see `plan_fit`."""
-    return plan_fit(PlannedFit.of(dataset, n_components, sums, machines=Machines.of(engine)))
+    return plan_fit(PlannedFit(Sizes.of(dataset), n_components, Machines.of(engine), sums))
 
 
 def check_solver_plan(
     dataset: blocks.Dataset, n_components: int, options: RidgeOptions, n_folds: int = 1, *, machines: Machines
 ) -> Plan:
     """Plan a fit with the solver that the options ask for; see `choose_solver`."""
-    fit = PlannedFit.of(dataset, n_components, Sums.of(options, n_folds), machines=machines)
-    return choose_solver(fit, options)
+    sums = Sums.of(options, n_folds)
+    return choose_solver(PlannedFit(Sizes.of(dataset), n_components, machines, sums), options)
 
 
 def check_matrix_pass(
@@ -480,12 +475,13 @@ def check_matrix_pass(
     `n_targets`: of the model; by default those of the dataset.
     """
     sums = Sums(features="fourier" if feature_map.whitener is None else "nystrom")
-    fit = PlannedFit.of(dataset, feature_map.n_components, sums, machines=Machines.of(engine))
-    fit = replace(fit, sizes=replace(fit.sizes, n_targets=n_targets or fit.sizes.n_targets))
+    sizes, machines = Sizes.of(dataset), Machines.of(engine)
+    sizes = replace(sizes, n_targets=n_targets or sizes.n_targets)
+    fit = PlannedFit(sizes, feature_map.n_components, machines, sums)
     worker, client = plan_matrix_pass(fit, n_matrices=n_matrices)
     for who, needed, limit in _shortages(
-        ("a worker", worker, fit.machines.memory_limit),
-        ("this process", client, fit.machines.client_memory_limit),
+        ("a worker", worker, machines.memory_limit),
+        ("this process", client, machines.client_memory_limit),
     ):
         raise PlanError(
             f"{who} needs {human_bytes(needed)} for a pass that carries a matrix of n_components="
