@@ -434,6 +434,5 @@ def judge_held_out(
     """Count a block's rows, whose targets are −1 and +1, separately for each split that holds them out."""
     scores, split, counted = held_out.predict_held_out(rows, state)
     assert rows.y is not None
-    weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
-    count = predict.counter(rows.y[counted], scores, weights[counted], calibration)
+    count = predict.counter(rows.y[counted], scores, rows.weights[counted], calibration)
     return tuple(count(split[counted] == index) for index in range(len(state.validated)))

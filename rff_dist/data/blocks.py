@@ -103,6 +103,11 @@ class Rows:
     own_weight: FloatArray | None = None
     cells: IndexArray | None = None
 
+    @property
+    def weights(self) -> FloatArray:
+        """The weight of each row, of shape (n_samples,)."""
+        return np.ones(len(self.X)) if self.sample_weight is None else self.sample_weight
+
 
 class Dataset(ABC):
     """Rows that blocks are read from: stored, in memory or made by a cluster.

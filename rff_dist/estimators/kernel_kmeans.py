@@ -360,4 +360,4 @@ def _read(dataset: blocks.Dataset, standardizer: maps.Standardizer | None) -> tu
     rows = dataset.read(blocks.Block(0, 0, dataset.n_samples))
     inputs = np.asarray(rows.X, np.float64) if standardizer is None else standardizer(rows.X)
     blocks.check_finite(replace(rows, y=None, sample_weight=None), inputs)
-    return inputs, np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight
+    return inputs, rows.weights

@@ -177,7 +177,7 @@ def evaluated_targets(rows: blocks.Rows) -> tuple[FloatArray, FloatArray]:
     if rows.y is None:
         raise DataError("the data have no y: an evaluation needs targets")
     blocks.check_targets(rows)
-    return rows.y, np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
+    return rows.y, rows.weights
 
 
 def errors_of(y: FloatArray, weights: FloatArray, predictions: FloatArray, intercept: FloatArray) -> Errors:

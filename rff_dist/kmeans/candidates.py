@@ -81,7 +81,7 @@ def choose_rows(rows: blocks.Rows, state: SeedChoice) -> ChosenRows:
     """
     block, points = rows.block, state.points
     keys = lloyd_pass.nearest(rows, points)[1]
-    weights = np.ones(len(keys)) if rows.sample_weight is None else rows.sample_weight
+    weights = rows.weights
     counts = np.flatnonzero((keys > 0) & (weights > 0))
     keys = keys[counts]
     if state.seed is not None:

@@ -148,7 +148,7 @@ def sum_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> tuple[exact
     Raises DataError if values are not finite, or a weight is negative.
     """
     inputs = feature_map.inputs_of(replace(rows, y=None))
-    weights = np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight
+    weights = rows.weights
     sums = np.zeros(feature_map.n_components)
     height = min(specs.tile_rows(feature_map.n_components), max(1, len(inputs)))
 
@@ -237,7 +237,7 @@ def accumulate_normalized_rows(
     degrees_seen = predicting.predict_rows(rows, state.degree)[:, 0]
     blocks.check_targets(replace(rows, y=None))  # checks the weights, before they are divided by degrees
     degrees = np.maximum(degrees_seen, state.floor)
-    weights = np.ones(len(degrees)) if rows.sample_weight is None else rows.sample_weight
+    weights = rows.weights
     # sums of rows z/√d are those of rows z with weights w/d
     weighted = replace(rows, y=None, sample_weight=weights / degrees)
     volume = exact_sums.ExactSum.of(np.asarray(weights @ degrees))

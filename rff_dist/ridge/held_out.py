@@ -379,7 +379,7 @@ def sum_root_residuals(
     roots = np.sqrt(np.maximum(residuals / state.units, SMALLEST))
     # shape (n_samples, n_splits, n_targets + 1): a row has entries only in the split that holds it out
     right[counted, split[counted]] = np.column_stack([roots, np.ones(len(roots))])
-    weights = np.ones(len(split)) if rows.sample_weight is None else rows.sample_weight
+    weights = rows.weights
     weighted = right * weights[:, np.newaxis, np.newaxis]
     feature_map = state.linear.feature_map
     inputs = feature_map.inputs_of(rows)

@@ -100,13 +100,12 @@ def solve_folds(
     doubts = None
     if rows is not None:
         assert rows.y is not None
-        Z, repeated, weights = chosen.transform(rows.X), total.spec.frequency_weights, rows.sample_weight
+        Z, repeated = chosen.transform(rows.X), total.spec.frequency_weights
         squares = row_folds.leave_out_each(
-            Z, rows.y, weights, table.alphas, fit_intercept=fit_intercept, repeated=repeated
+            Z, rows.y, rows.sample_weight, table.alphas, fit_intercept=fit_intercept, repeated=repeated
         )
-        weights = np.ones(len(Z)) if weights is None else weights
         by_rows = row_folds.choose_by_rows(
-            squares, weights, table.target_variance, per_target=penalty.per_target, repeated=repeated
+            squares, rows.weights, table.target_variance, per_target=penalty.per_target, repeated=repeated
         )
         if by_rows is not None:  # leaving out each row decides
             choice, doubts = table.choice_at(choice.n_components, by_rows[0]), by_rows[1]

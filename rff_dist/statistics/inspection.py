@@ -208,7 +208,7 @@ def warn_of_few_rows(dataset: Dataset, *, copies: bool) -> None:
     """
     rows = dataset.read(Block(0, 0, dataset.n_samples))
     assert rows.y is not None  # which folds validate
-    weights = np.ones(len(rows.X)) if rows.sample_weight is None else rows.sample_weight
+    weights = rows.weights
     exponents = np.frexp(np.abs(rows.X).max(axis=0))[1]
     # inputs in float32, since a column that is constant in it makes no row another one
     inputs = np.ldexp(rows.X.astype(np.float64), -exponents).astype(np.float32)
@@ -452,7 +452,7 @@ def sample_columns(rows: Rows, columns: IntArray) -> RowSample:
     """
     size = sample_size(len(columns))
     keys = uniforms.row_words(_KEY_SEED, 0, rows.block.start, rows.block.start + len(rows.X))
-    weights = np.ones(len(keys)) if rows.sample_weight is None else rows.sample_weight
+    weights = rows.weights
     counts = np.flatnonzero(weights > 0)
     least = counts[np.argsort(keys[counts], kind="stable")[:size]]
     values = rows.X[least[:, np.newaxis], columns].astype(np.float64)

@@ -105,7 +105,7 @@ def measure_moments(rows: blocks.Rows, pivot: FloatArray) -> Moments:
     blocks.check_finite(rows, columns)
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])
-    weights = np.ones(len(columns)) if rows.sample_weight is None else rows.sample_weight
+    weights = rows.weights
     if not weights.all():
         # rows of weight 0 must not change anything, and the square of such a value may overflow
         columns = np.where(weights[:, np.newaxis] != 0, columns, pivot)
