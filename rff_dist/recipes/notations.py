@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import date
 from typing import Any
 
 import numpy as np
@@ -143,22 +142,16 @@ def _read_dates(text: pyarrow.Array, order: str = "") -> pyarrow.Array:
 
 
 def _read_different_dates(text: pyarrow.Array, order: str) -> pyarrow.Array:
-    # Arrow takes microseconds, and either zones or none
-    iso = compute.replace_substring_regex(_matching(text, _ISO), r"(\.\d{6})\d+", r"\1")
-    has_zone = compute.match_substring_regex(iso, r":.*(Z|[+-]\d\d(:?\d\d)?)$")
     none = pyarrow.scalar(None, pyarrow.string())
+    iso = _matching(text, _ISO)
+    days = compute.strptime(compute.utf8_slice_codeunits(iso, 0, 10), "%Y-%m-%d", "us", error_is_null=True)
+    iso = compute.if_else(_is_on(days, compute.utf8_slice_codeunits(iso, 8, 10)), iso, none)
+    # Arrow takes microseconds, and either zones or none
+    iso = compute.replace_substring_regex(iso, r"(\.\d{6})\d+", r"\1")
+    has_zone = compute.match_substring_regex(iso, r":.*(Z|[+-]\d\d(:?\d\d)?)$")
     zoned, plain = compute.if_else(has_zone, iso, none), compute.if_else(has_zone, none, iso)
     moment = pyarrow.timestamp("us")
-    try:
-        parts = [plain.cast(moment), zoned.cast(pyarrow.timestamp("us", "UTC")).cast(moment)]
-    except pyarrow.ArrowInvalid:
-        # a day that is none, such as 2023-02-29: rare, so texts are tried one by one
-        others = compute.if_else(compute.is_null(iso), text, none)
-        days = [text if text is not None and _is_day(text[:10]) else None for text in iso.to_pylist()]
-        return compute.coalesce(
-            _read_different_dates(pyarrow.array(days, pyarrow.string()), ""),
-            _read_different_dates(others, order),
-        )
+    parts = [plain.cast(moment), zoned.cast(pyarrow.timestamp("us", "UTC")).cast(moment)]
     left = compute.if_else(compute.is_null(iso), text, none)
     if left.null_count < len(left):
         for pattern, plainer in _REWRITTEN:
@@ -178,19 +171,16 @@ def _read_form(text: pyarrow.Array, form: str) -> pyarrow.Array:
     for time in ("", *_TIMES):
         values = compute.strptime(text, form + time, "us", error_is_null=True)
         if values.null_count < len(values) and "%d" in form:
-            # the 31st of February would be the 2nd of March
-            days = compute.extract_regex(text, rf"^(?:[^/.]+[/.]){{{day}}}(?P<day>\d+)").field("day")
-            is_day = compute.equal(compute.day(values), days.cast("int64"))
-            values = compute.if_else(is_day, values, pyarrow.scalar(None, values.type))
+            found = compute.extract_regex(text, rf"^(?:[^/.]+[/.]){{{day}}}(?P<day>\d+)")
+            day_texts = compute.struct_field(found, "day")
+            values = compute.if_else(_is_on(values, day_texts), values, pyarrow.scalar(None, values.type))
         parts.append(values)
     return compute.coalesce(*parts)
 
 
-def _is_day(text: str) -> bool:
-    try:
-        return bool(date.fromisoformat(text))
-    except ValueError:
-        return False
+def _is_on(moments: pyarrow.Array, days: pyarrow.Array) -> pyarrow.Array:
+    """Return whether moments are on these days of a month: the 31st of February would be the 2nd of March."""
+    return compute.equal(compute.day(moments), days.cast("int64"))
 
 
 def _matching(text: pyarrow.Array, pattern: str) -> pyarrow.Array:
@@ -456,9 +446,8 @@ def with_notations(table: Table, notations: Mapping[str, Notation], *, is_new: b
         if notation is None:
             return False
         held = kind_of(field.type)
-        if notation.kind == "boolean":
-            return held == "text"
-        return held == "text" or (held == "number" if notation.kind == "date" else table.decimal is not None)
+        others = {"boolean": False, "date": held == "number"}
+        return held == "text" or others.get(notation.kind, table.decimal is not None)
 
     read = {column.name: notations[column.name] for column in table.schema if is_read(column)}
     if not read:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pyarrow
@@ -81,7 +82,7 @@ class Dialect:
         wanted = None if types is None else [*types, *ends]
         is_aligned = self.delimiter == _ALIGNED
         return arrow_csv.open_csv(
-            _SingleSpaces(path, self.encoding) if is_aligned else str(path),
+            _with_single_spaces(path, self.encoding) if is_aligned else str(path),
             arrow_csv.ReadOptions(
                 block_size=self.block_size,
                 # With threads Arrow names no row in its messages; `_ahead` parses in a thread of ours.
@@ -107,27 +108,17 @@ class Dialect:
         )
 
 
-class _SingleSpaces(io.RawIOBase):
-    """A text file in UTF-8, with one space between cells that several divide."""
-
-    def __init__(self, path: Path, encoding: str) -> None:
-        stream = pyarrow.input_stream(str(path), compression="detect")
-        self._lines = io.TextIOWrapper(stream, "utf-8-sig" if encoding == "utf-8" else encoding)
-        self._waiting = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        while (size < 0 or len(self._waiting) < size) and (lines := self._lines.readlines(_PIECE)):
-            self._waiting += "".join(f"{line}\n" for line in _with_single_spaces(lines)).encode()
-        size = len(self._waiting) if size < 0 else size
-        content, self._waiting = self._waiting[:size], self._waiting[size:]
-        return content
+def _with_single_spaces(path: Path, encoding: str) -> pyarrow.OSFile:
+    """Open a temporary copy of a file, in UTF-8, with one space between cells that several divide."""
+    with NamedTemporaryFile() as copy, pyarrow.input_stream(str(path), compression="detect") as stream:
+        lines = io.TextIOWrapper(stream, "utf-8-sig" if encoding == "utf-8" else encoding)
+        copy.writelines(f"{_single_spaces(line)}\n".encode() for line in lines)
+        copy.flush()
+        return pyarrow.OSFile(copy.name)  # its name goes now, and its rows when it is closed
 
 
-def _with_single_spaces(lines: Sequence[str]) -> list[str]:
-    return [_SPACES.sub(lambda found: found[1] or " ", line.strip()) for line in lines]
+def _single_spaces(line: str) -> str:
+    return _SPACES.sub(lambda found: found[1] or " ", line.strip())
 
 
 def _skip_comment(row: Any) -> str:
@@ -341,7 +332,7 @@ def _first_lines(path: Path) -> tuple[bytes, bool]:
 
 def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
     if delimiter == _ALIGNED:
-        lines, delimiter = _with_single_spaces(lines), " "
+        lines, delimiter = [_single_spaces(line) for line in lines], " "
     try:
         return [row for row in csv.reader(lines, delimiter=delimiter) if row]
     except csv.Error:

@@ -238,9 +238,10 @@ def _split_columns(
         labels = (None if column is None else tables.to_labels(column) for column in named)
         times = None
         if plan.time is not None:
-            features = plan.features or []
-            is_feature = plan.time in features and plan.time not in batch.schema.names
-            times = X[:, features.index(plan.time)] if is_feature else order_values(batch.column(plan.time))
+            if plan.time in batch.schema.names:
+                times = order_values(batch.column(plan.time))
+            else:  # a column of X
+                times = X[:, plan.learned.recipe.names.index(plan.time)]
             # no NaN: rows without a value count as early ones, as `find_start` says
             times = np.nan_to_num(times, nan=-np.inf, neginf=-np.inf)
         parts: tables.RowArrays = (X, y, weights, *labels, times)
