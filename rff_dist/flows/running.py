@@ -174,8 +174,7 @@ def job_flow[F: Form, R](
             except errors.InvalidParameterError as error:
                 message = f"the flow's parameters do not fit: {redact(str(error))}"
                 raise errors.InvalidParameterError(message) from None
-            limited = form.to(Limits) if Limits in form.specs else build(Limits, {})
-            with watching.part_of(parent) if this_run.id else nullcontext(), _timed(limited):
+            with watching.part_of(parent) if this_run.id else nullcontext(), _timed(form.to(Limits)):
                 result = function(form)
             # Prefect takes a state for the run's last one, and gives its data to whoever called the flow.
             return cast("R", outcomes.end(cast("Any", result), values, publishes=publishes))
