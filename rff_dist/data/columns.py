@@ -114,7 +114,7 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
             )
         return values
     if kind == "U":
-        _check_text(values, name, rows)
+        _as_text(values, name, rows)
     if kind in "biuUT":
         return values
     advice = {"M": "Format times as text", "m": "Format times as text", "S": "Decode the bytes to text"}
@@ -152,24 +152,12 @@ def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray
 
 
 def _as_text(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
+    """Return text with variable width; refuse half of a surrogate pair, which UTF-8 cannot store."""
     try:
         return values.astype(TEXT)
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, TypeError):
         at = next(i for i, text in enumerate(values.tolist()) if any("\ud800" <= c <= "\udfff" for c in text))
-        raise _half_a_character(values[at], name, rows[at]) from None
-
-
-def _check_text(values: np.ndarray, name: str, rows: np.ndarray) -> None:
-    """Check that text of fixed width holds no half of a surrogate pair, which UTF-8 cannot store."""
-    points = np.ascontiguousarray(values).view(np.uint32).reshape(len(values), values.dtype.itemsize // 4)
-    halves = (points >= 0xD800) & (points <= 0xDFFF)
-    if halves.any():
-        at = int(np.argmax(halves.any(axis=1)))
-        raise _half_a_character(values[at], name, rows[at])
-
-
-def _half_a_character(value: str, name: str, row: int) -> DataError:
-    return DataError(
-        f"{name} is {str(value)[:50]!a} in row {row:_}, which holds half of a surrogate pair; expected text "
-        "that UTF-8 can store. Decode the original bytes again"
-    )
+        raise DataError(
+            f"{name} is {str(values[at])[:50]!a} in row {rows[at]:_}, which holds half of a surrogate pair; "
+            "expected text that UTF-8 can store. Decode the original bytes again"
+        ) from None

@@ -267,25 +267,6 @@ class RegisteredModel:
         """
         if keep < 1:
             raise errors.InvalidParameterError(f"`keep` is {keep}; expected at least 1, the newest version")
-        # Marked in the pointer first: a version that is promoted just before its removal would be current
-        # and gone.
-        marked, removed = self._mark_old(keep)
-        for number in marked:
-            # The document goes first: without it a half-removed folder is not a version.
-            place = records.version_place(self.location, number)
-            locations.delete_bytes(locations.open_store(place, read_only=False), locations.RECORD_FILE)
-        whole = {version.number for version in self.versions()}
-        left_behind = set(_numbers_in(self._versions)) - whole - set(marked)
-        places = {number: records.version_place(self.location, number) for number in (*marked, *left_behind)}
-        for number, place in places.items():
-            if number in marked or locations.is_given_up(place):
-                output_places.discard(place)
-        # Only now, since a version must not become current while its folder is being removed.
-        self._swap(lambda now: replace(now, removing=tuple(n for n in now.removing if n not in marked)))
-        return removed
-
-    def _mark_old(self, keep: int) -> tuple[tuple[int, ...], list[int]]:
-        """Mark old versions, so that none becomes current; return all marked ones, and those marked now."""
         old: list[int] = []
 
         def mark(now: records.Pointer) -> records.Pointer:
@@ -301,7 +282,22 @@ class RegisteredModel:
             ]
             return replace(now, removing=tuple(sorted({*now.removing, *old})))
 
-        return self._swap(mark).removing, old
+        # Marked in the pointer first: a version that is promoted just before its removal would be current
+        # and gone. Others may have marked some before.
+        marked = self._swap(mark).removing
+        for number in marked:
+            # The document goes first: without it a half-removed folder is not a version.
+            place = records.version_place(self.location, number)
+            locations.delete_bytes(locations.open_store(place, read_only=False), locations.RECORD_FILE)
+        whole = {version.number for version in self.versions()}
+        left_behind = set(_numbers_in(self._versions)) - whole - set(marked)
+        places = {number: records.version_place(self.location, number) for number in (*marked, *left_behind)}
+        for number, place in places.items():
+            if number in marked or locations.is_given_up(place):
+                output_places.discard(place)
+        # Only now, since a version must not become current while its folder is being removed.
+        self._swap(lambda now: replace(now, removing=tuple(n for n in now.removing if n not in marked)))
+        return old
 
     def _swap(
         self, change: Callable[[records.Pointer], records.Pointer], first: records.Pointer | None = None

@@ -19,7 +19,7 @@ from zarr.errors import ChunkNotFoundError
 from zarr.storage import WrapperStore
 
 from rff_dist.data import columns, decoding, memory
-from rff_dist.errors import IntegrityError, StorageError
+from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError
 from rff_dist.storage import documents, locations
 from rff_dist.typing import AnyDType, Facts, Summary, frozen
 
@@ -145,6 +145,8 @@ def require_chunks(array: ZarrArray, missing_chunks: str = "error") -> ZarrArray
     `missing_chunks`: {"error", "fill"}: whether to refuse a chunk that is not in the store, or to read it as
       the fill value.
     """
+    if missing_chunks not in ("error", "fill"):
+        raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
     return array.with_config({"read_missing_chunks": missing_chunks == "fill"})
 
 

@@ -104,8 +104,6 @@ def open_column(
     `missing_chunks`, `version`: as in `open_dataset`.
     Raises StorageError if there is no such array, or it has more than one axis or another dtype.
     """
-    if missing_chunks not in ("error", "fill"):
-        raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
     return _open(groups.find_group(url, version), name, missing_chunks)
 
 

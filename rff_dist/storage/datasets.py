@@ -18,7 +18,7 @@ import numpy as np
 import zarr
 
 from rff_dist.data import blocks, grids, memory, xarrays
-from rff_dist.errors import IntegrityError, InvalidParameterError, NoSuchVersionError, StorageError
+from rff_dist.errors import IntegrityError, NoSuchVersionError, StorageError
 from rff_dist.storage import documents, groups, locations, repositories
 from rff_dist.storage import grids as stored_grids
 from rff_dist.storage.arrays import Header, ZarrArray, gather_rows, read_rows, require_chunks, sample_digest
@@ -263,8 +263,6 @@ def open_dataset(
     MissingDependencyError
         If the scheme needs a package that is not installed.
     """
-    if missing_chunks not in ("error", "fill"):
-        raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
     if not isinstance(x, str) and xarrays.is_xarray(url):
         return xarrays.open_xarray(url, y if y in url.variables else None, sample_weight, inputs=x)
     group = groups.find_group(url, version)

@@ -107,13 +107,7 @@ def forget(job: specs.Forget, do: steps.Runner) -> Summary:
 
 
 def look(urls: Sequence[str], location: locations.Location) -> list[Nearby]:
-    """Check the models, and return those that no one named, in the folder of the data and one below."""
-    check_models(urls, location)
-    return [*_models_nearby(location, {locations.parse_location(url) for url in urls})]
-
-
-def check_models(urls: Sequence[str], location: locations.Location) -> None:
-    """Check, before anything is deleted, that each model was trained on a version that is still there.
+    """Check the models, and return those that no one named, in the folder of the data and one below.
 
     Raises StatisticsError if a model cannot be updated; NoSuchVersionError if it was trained on other data,
       or its version has expired.
@@ -134,6 +128,7 @@ def check_models(urls: Sequence[str], location: locations.Location) -> None:
                 f"{redact(url)} was trained on version {version}, which {location} does not have (any "
                 "more); expected one that `rff-dist data log` lists. Fit it again when the rows are deleted"
             ) from error
+    return [*_models_nearby(location, {locations.parse_location(url) for url in urls})]
 
 
 def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
@@ -220,7 +215,7 @@ def _models(gone: Forgotten, urls: Sequence[str], nearby: Sequence[Nearby]) -> I
 
 
 def _models_nearby(data: locations.Location, named: Set[locations.Location]) -> Iterator[Nearby]:
-    for place in _models_in(data):
+    for place in _models_in(_folder_of(data)):
         if place in named:
             continue
         try:
@@ -252,22 +247,17 @@ def _holders_nearby(gone: Forgotten, nearby: Sequence[Nearby]) -> Iterator[Holde
             yield Holder(redact(folder.child(name).url), why, "the job is repeated, and ends")
 
 
-def _models_in(data: locations.Location) -> Iterator[locations.Location]:
-    """Yield the models in the folder of a dataset, and those in the folders there, such as models/NAME."""
-    folders = [_folder_of(data)]
-    for depth in range(2):
-        inner: list[locations.Location] = []
-        for folder in folders:
-            # A folder may be someone's whole disk: looking at each name takes a request in an object store.
-            for name in _names_in(folder):
-                place = folder.child(name)
-                if name.startswith(".") or (place.is_local and not os.path.isdir(place.path)):
-                    continue
-                if locations.holds(place, locations.RECORD_FILE) or output_places.holds_versions(place):
-                    yield place
-                elif depth == 0 and not any(locations.holds(place, file) for file in locations.DATASET_FILES):
-                    inner.append(place)
-        folders = inner
+def _models_in(folder: locations.Location, depth: int = 1) -> Iterator[locations.Location]:
+    """Yield the models in a folder, and those in the folders there, such as models/NAME."""
+    # A folder may be someone's whole disk: looking at each name takes a request in an object store.
+    for name in _names_in(folder):
+        place = folder.child(name)
+        if name.startswith(".") or (place.is_local and not os.path.isdir(place.path)):
+            continue
+        if locations.holds(place, locations.RECORD_FILE) or output_places.holds_versions(place):
+            yield place
+        elif depth and not any(locations.holds(place, file) for file in locations.DATASET_FILES):
+            yield from _models_in(place, depth - 1)
 
 
 def _names_in(folder: locations.Location) -> list[str]:

@@ -299,9 +299,8 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
             )
         engine = stack.enter_context(do.open_engine(dataset.n_samples))
         if known is None:
-            if job.std:
-                return model, do("evaluate", prediction.calibrate, dataset, stored, engine=engine)
-            return model, do("evaluate", prediction.evaluate, dataset, stored, engine=engine)
+            measure: Any = prediction.calibrate if job.std else prediction.evaluate
+            return model, do("evaluate", measure, dataset, stored, engine=engine)
         if model.kind == "clusters":
             return model, do("evaluate", kmeans_labels.evaluate, dataset, known, stored, engine=engine)
         judged = fits.JobData(dataset, known).with_targets(stored)
