@@ -115,16 +115,17 @@ def _unpack(path: Path, folder: Path) -> Path:
     """Unpack a file into an empty folder."""
     with tables.opening(path, "a packed file", zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError):
         if path.suffix.lower() == ".xz":
-            with lzma.open(path) as content, open(folder / path.stem, "wb") as output:
+            target = folder / path.stem
+            with lzma.open(path) as content, open(target, "wb") as output:
                 shutil.copyfileobj(content, output)
-        else:
-            shutil.unpack_archive(path, folder, "zip")
-    members = [one for one in folder.rglob("*") if one.is_file() and "__MACOSX" not in one.parts]
-    if len(members) != 1:
-        raise StorageError(
-            f"{path} holds {len(members):,} files; expected one table. Unpack it, and give its files"
-        )
-    return members[0]
+            return target
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name[-1] != "/" and "__MACOSX" not in name]
+            if len(names) != 1:
+                raise StorageError(
+                    f"{path} holds {len(names):,} files; expected one table. Unpack it, and give its files"
+                )
+            return Path(archive.extract(names[0], folder))
 
 
 @contextmanager
