@@ -139,9 +139,25 @@ WAYS: dict[str, Callable[..., list[str]]] = {
 }
 
 
+def rarely(*case: Any) -> Any:
+    """Return a case like others, which runs with the slow tests: each fit in a task takes seconds."""
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("way", "kind"),
-    [*((way, "url") for way in WAYS), ("submit", "lazy"), ("submit", "persisted"), ("engine", "persisted")],
+    [
+        ("submit", "url"),
+        ("engine", "url"),
+        ("threads", "url"),
+        ("joblib", "url"),
+        ("submit", "lazy"),
+        ("submit", "persisted"),
+        rarely("delayed", "url"),
+        rarely("worker_client", "url"),
+        rarely("many", "url"),
+        rarely("engine", "persisted"),
+    ],
 )
 def test_a_fit_in_a_task_ends_and_has_the_serial_bits(embedded, url, expected, way, kind):
     client = scaled(embedded, 1).client
@@ -149,7 +165,9 @@ def test_a_fit_in_a_task_ends_and_has_the_serial_bits(embedded, url, expected, w
     assert set(WAYS[way](client, *data)) == {expected}
 
 
-@pytest.mark.parametrize("fit", [classifier, kmeans, pca], ids=lambda fit: fit.__name__)
+@pytest.mark.parametrize(
+    "fit", [classifier, rarely(kmeans), rarely(pca)], ids=["classifier", "kmeans", "pca"]
+)
 def test_each_estimator_works_in_a_task(embedded, fit):
     client = scaled(embedded, 1).client
     assert client.submit(fit, *collections()).result(BOUND_S) == fit(X_VALUES, Y_VALUES)
@@ -213,7 +231,7 @@ def test_a_script_from_standard_input_is_told_so(monkeypatch):
 
 
 @pytest.mark.faults("F6")
-@pytest.mark.parametrize("moment", ["cluster", "client", "engine"])
+@pytest.mark.parametrize("moment", ["cluster", rarely("client"), rarely("engine")])
 def test_an_interrupted_start_leaves_nothing(monkeypatch, moment):
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -298,7 +316,8 @@ def elsewhere() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("engine", "kind"), [("own", "known"), ("own", "unknown"), ("none", "frame"), ("serial", "unknown")]
+    ("engine", "kind"),
+    [("own", "unknown"), ("none", "frame"), rarely("own", "known"), rarely("serial", "unknown")],
 )
 def test_persisted_parts_are_used_where_they_are(embedded, expected, engine, kind):
     client = scaled(embedded, 1).client
