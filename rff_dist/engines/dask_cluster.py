@@ -37,6 +37,8 @@ from rff_dist.typing import Summary, frozen
 CONNECT_S = 6.0
 #: Seconds to wait for the first worker of a requested cluster: machines may have to start for it.
 REQUEST_S = 900.0
+#: Seconds within which the scheduler of an embedded cluster starts.
+START_S = 2.0
 #: How often a worker that dies while it starts is started again, and the seconds between.
 RESTARTS, RESTART_S = 20, 0.5
 #: Packages, besides Python itself, whose versions decide the bits.
@@ -255,7 +257,11 @@ def start_cluster(size: Cluster, *, security: distributed.Security | None) -> di
 
 async def _close_begun(cluster: distributed.LocalCluster) -> None:
     """Close the workers of a cluster whose start was interrupted, which it does not count as its own yet."""
-    await cluster._start()
+    try:
+        async with asyncio.timeout(START_S):
+            await cluster._start()
+    except TimeoutError:  # the interrupt has cancelled the start, which would be under way for ever
+        cluster.status = distributed.Status.failed
     for nanny in cluster._created:
         await nanny.close()
 
