@@ -160,8 +160,7 @@ def multiply_rows(rows: blocks.Rows, state: GramFactor, total: GramProduct | Non
     errors = exact_sums.ExactSum.zeros((1,))
     if validation is not None:
         assert rows.y is not None
-        weights = np.ones(len(inputs)) if weights is None else weights
-        weights, held_out = validation.split.weights(rows, weights)
+        weights, held_out = validation.split.weights(rows, rows.weights)
         columns = np.hstack([columns, validation.coefficients])
         errors = exact_sums.ExactSum.zeros((len(validation.targets) + 1,))
         residuals = rows.y[:, validation.targets] - validation.intercept
