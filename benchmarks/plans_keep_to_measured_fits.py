@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rff_dist import DaskEngine, Gaussian, open_dataset, write_dataset
 from rff_dist.data.blocks import Dataset
-from rff_dist.fitting.plan import Machines, Plan, PlannedFit, Sums, measure_gflops, plan_fit
+from rff_dist.fitting.plan import Machines, Plan, PlannedFit, Sizes, Sums, measure_gflops, plan_fit
 from tests.plain import fit_ridge
 from tools.kill_schedules import worker_processes
 
@@ -50,7 +50,7 @@ def run(console: Console, folder: Path) -> None:
 def plan_seconds(dataset: Dataset, n_workers: int, n_components: int) -> tuple[float, Plan]:
     """Plan a fit as `rff-dist plan` does."""
     with DaskEngine(n_workers=n_workers, threads_per_worker=1) as engine:
-        plan = plan_fit(PlannedFit.of(dataset, n_components, Sums(alpha=1.0), machines=Machines.of(engine)))
+        plan = plan_fit(PlannedFit(Sizes.of(dataset), n_components, Machines.of(engine), Sums(alpha=1.0)))
     return plan.seconds(measure_gflops()), plan
 
 
