@@ -97,8 +97,8 @@ BREAKS = [
     Break(
         "lengths of orthogonal frequencies do not depend on the seed",
         "rff_dist/frequencies/designs.py",
-        "columns * _radii(isotropic, n_features, n_frequencies, seed, first)",
-        "columns * _radii(isotropic, n_features, n_frequencies, 0, first)",
+        "columns * _radii(measure, n_features, n_frequencies, seed, first)",
+        "columns * _radii(measure, n_features, n_frequencies, 0, first)",
         ("tests/unit/frequencies",),
     ),
     Break(

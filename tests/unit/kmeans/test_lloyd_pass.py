@@ -187,6 +187,7 @@ def test_bad_values_are_named_by_row(column, value, message):
         sum_clusters(rows, centres_of(MAPS["pairs"], weighted=True))
 
 
+@pytest.mark.filterwarnings("ignore:angles of Fourier features:UserWarning")  # which are then refused
 def test_features_that_overflow_are_refused():
     rows = Rows(Block(0, 0, 1), np.full((1, 3), 3e38))  # finite in float32, but angles overflow
     state = centres_of(MAPS["pairs"])

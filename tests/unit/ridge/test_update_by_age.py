@@ -110,6 +110,7 @@ class TestAWindow:
         assert find_lacking(parse_location(tmp_path / "model")) == []
         assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url), 4500)
 
+    @pytest.mark.filterwarnings("ignore:angles of Fourier features:UserWarning")  # at a million deviations
     def test_sees_no_drift_in_columns_that_are_constant_by_now(self, tmp_path):
         """The rows that varied in them were taken out, and only rounding is left."""
         url, constant = tmp_path / "d", np.array([0.0, 1e6 + 0.1])
