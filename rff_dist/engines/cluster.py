@@ -38,12 +38,6 @@ TLS_VARIABLES = ("RFF_DIST_TLS_CA", "RFF_DIST_TLS_CERT", "RFF_DIST_TLS_KEY")
 THREADS_PER_WORKER = 4
 #: Members of a `Cluster` that ask for processes other than this one.
 _OTHER_PROCESSES = ("scheduler", "cluster", "n_workers", "memory")
-#: What does not go with some members, and why.
-_EXCLUDES = {
-    "serial": (_OTHER_PROCESSES, "runs in this process"),
-    "cluster": (("scheduler", "n_threads", "memory"), "has its arguments in `cluster_config`"),
-    "scheduler": (("n_workers", "n_threads", "memory"), "has its own workers"),
-}
 
 
 @frozen
@@ -94,7 +88,8 @@ class Cluster:
     )
     cluster: str | None = fields.optional(
         "Cluster that is requested for the job and ends with it: gateway:ADDRESS of a Dask Gateway, or the "
-        "name of a class of clusters, such as dask_kubernetes.operator.KubeCluster, of `n_workers` workers.",
+        "name of a class of clusters, such as dask_kubernetes.operator.KubeCluster. `n_workers` and "
+        "`min_workers` bound its workers.",
         unit="gateway:ADDRESS|CLASS",
     )
     cluster_config: str | None = fields.optional(
@@ -103,6 +98,10 @@ class Cluster:
     n_workers: fields.Count | None = fields.optional(
         "Number of processes of a cluster on this machine, or of the one that `cluster` requests. By default "
         "the number of CPUs, or the cluster, decides."
+    )
+    min_workers: fields.Count | None = fields.optional(
+        "Smallest number of workers of the cluster that `cluster` requests: it grows and shrinks between "
+        "this and `n_workers` with the work. By default it always has `n_workers`."
     )
     n_threads: fields.Count | None = fields.optional(
         "Number of threads of each process. By default the number of CPUs decides."
@@ -119,18 +118,32 @@ class Cluster:
     tls: TLSFiles | None = None
 
     def __post_init__(self) -> None:
-        for name in ("n_workers", "n_threads"):
+        for name in ("n_workers", "min_workers", "n_threads"):
             if (count := getattr(self, name)) is not None:
                 checks.check_count(count, name)
-        for name, (others, why) in _EXCLUDES.items():
-            value, given = getattr(self, name), self._given(*others)
-            if value not in (None, False) and given:
-                raise InvalidParameterError(
-                    f"`{given[0]}` is given, but `{name}` is {value!r}, and {why}; leave one of them out"
-                )
-        if self.cluster_config is not None and self.cluster is None:
+        sizes = self._given("n_workers", "n_threads", "memory")
+        if self.cluster is not None and (others := self._given("scheduler", "n_threads", "memory")):
             raise InvalidParameterError(
-                "`cluster_config` is of a cluster that is requested, but none is; give `cluster` too"
+                f"`{others[0]}` is given, but `cluster` is {self.cluster!r}, whose arguments say what it is; "
+                "leave one of them out, or give `cluster_config`"
+            )
+        if self.cluster is None and (without := self._given("cluster_config", "min_workers")):
+            raise InvalidParameterError(
+                f"`{without[0]}` is of a cluster that is requested, but none is; give `cluster` too"
+            )
+        if self.scheduler is not None and sizes:
+            raise InvalidParameterError(
+                f"{', '.join(f'`{name}`' for name in sizes)}: only for a cluster that is started here, but "
+                f"`scheduler` is {self.scheduler!r}, which has its own workers; leave one of them out"
+            )
+        if self.serial and (others := self._given(*_OTHER_PROCESSES)):
+            raise InvalidParameterError(
+                f"`serial` runs in this process, without `{others[0]}`; leave one of them out"
+            )
+        if self.min_workers is not None and self.min_workers > (self.n_workers or 0):
+            raise InvalidParameterError(
+                f"`min_workers` is {self.min_workers}, but `n_workers` is {self.n_workers}; give a larger "
+                "`n_workers`"
             )
 
     def _given(self, *names: str) -> list[str]:

@@ -27,6 +27,7 @@ import contextlib
 import logging
 import operator
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -133,8 +134,7 @@ class DaskEngine(Engine):
             "threads_per_worker": threads_per_worker,
             "memory_limit": memory_limit,
         }
-        places = {"client": client, "scheduler": scheduler, "cluster": cluster}
-        dask_cluster.check_parameters(places, size, security=security)
+        dask_cluster.check_parameters(scheduler, client, size=size, security=security)
         own = Cluster(n_workers=n_workers, n_threads=threads_per_worker, memory=memory_limit)
         self.observers = tuple(observers)
         self._topic = f"rff_dist-{uuid.uuid4().hex}"
@@ -257,7 +257,15 @@ class DaskEngine(Engine):
 
     # Not `client.scatter`: what it places is lost with the workers that hold it, and a task runs again.
     def broadcast[S](self, state: S) -> Broadcast[S]:
-        return self._place(state)
+        placed = self._place(state)
+        if protocol.state_digests(placed.state):
+            try:
+                with dask_collections.place_for_others(), self._workers.errors():
+                    _check_everywhere(self._client, self._workers, placed.future)
+            except BaseException:
+                placed.future.release()
+                raise
+        return placed
 
     def map_reduce[S, T](
         self,
@@ -378,3 +386,27 @@ class DaskEngine(Engine):
                 f"one at {self.address}; leave `engine` out, or give DaskEngine(client=…) with the client of "
                 "the data"
             )
+
+
+def _check_everywhere(
+    client: distributed.Client, workers: dask_workers.Workers, state: dask_pass.Future
+) -> None:
+    """Raise BroadcastError if a worker holds a state with other digests than the client."""
+    # Tasks are bound to their worker, so that large state goes from worker to worker and stays there. Their
+    # results are not gathered, because that would wait without end for a worker that died.
+    check_on = partial(client.submit, worker.check_state, state, pure=False)
+    checks = {address: check_on(workers=[address]) for address in workers.look()}
+    try:
+        while checks:
+            present = workers.current()
+            for address, check in list(checks.items()):
+                if check.status == "error":
+                    raise cast("BaseException", check.exception())
+                if check.done() or address not in present:
+                    # A worker that left has nothing to check; one that comes checks in its first task.
+                    del checks[address]
+            if checks:
+                time.sleep(0.01)
+    finally:
+        for check in checks.values():
+            check.release()

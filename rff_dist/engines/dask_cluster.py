@@ -75,23 +75,25 @@ class _QuietNanny(distributed.Nanny):
 
 
 def check_parameters(
-    places: Mapping[str, object], size: Mapping[str, object], *, security: distributed.Security | None
+    scheduler: str | None,
+    client: distributed.Client | None,
+    *,
+    size: Mapping[str, int | str | None],
+    security: distributed.Security | None,
 ) -> None:
-    """Raise InvalidParameterError where parameters of an engine exclude each other.
-
-    `places`: those that name a cluster which exists: one at most may be given, and then no size.
-    """
-    given = [name for name, value in {**places, **size}.items() if value is not None]
-    if security is not None and "client" in given:
-        given.append("security")
-    if given[1:] and given[0] in places:
+    """Raise InvalidParameterError where parameters of an engine exclude each other."""
+    if scheduler is not None and client is not None:
+        raise InvalidParameterError("`scheduler` and `client` were both given; give one of them")
+    sizes = [name for name, value in size.items() if value is not None]
+    if sizes and (scheduler is not None or client is not None):
         raise InvalidParameterError(
-            f"`{given[0]}` and `{given[1]}` were both given; leave one of them out: a cluster that exists "
-            "has its own workers and certificates"
+            f"{', '.join(f'`{name}`' for name in sizes)} size an embedded cluster, "
+            "but an existing one was given; leave them out"
         )
-    for name in ("n_workers", "threads_per_worker"):
-        if name in given:
-            checks.check_count(size[name], name)
+    if security is not None and client is not None:
+        raise InvalidParameterError("`security` belongs to the `client` given; leave it out")
+    for name in set(sizes) - {"memory_limit"}:
+        checks.check_count(size[name], name)
 
 
 def checked_address(address: Any, *, insecure: bool) -> str:
@@ -308,7 +310,7 @@ def request_cluster(wanted: Cluster) -> Any:
     except (AttributeError, ValueError):
         kind = None
     # Nothing else is called: options may come from a form that others fill in.
-    if not isinstance(kind, type) or not all(hasattr(kind, name) for name in ("scale", "close")):
+    if not isinstance(kind, type) or not all(hasattr(kind, name) for name in ("adapt", "scale", "close")):
         raise InvalidParameterError(
             f"`cluster` is {wanted.cluster!r}; expected gateway:ADDRESS or the name of a class of Dask's "
             "clusters, such as dask_kubernetes.operator.KubeCluster"
@@ -316,7 +318,9 @@ def request_cluster(wanted: Cluster) -> Any:
     made: Any = None
     try:
         made = kind(**arguments)
-        if wanted.n_workers is not None:
+        if wanted.min_workers is not None:
+            made.adapt(minimum=wanted.min_workers, maximum=wanted.n_workers)
+        elif wanted.n_workers is not None:
             made.scale(wanted.n_workers)
         if made.scheduler_address.startswith("tcp://"):
             checked_address(made.scheduler_address, insecure=wanted.insecure)

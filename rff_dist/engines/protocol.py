@@ -120,11 +120,13 @@ class Engine(ABC):
 
     @abstractmethod
     def broadcast[S](self, state: S) -> Broadcast[S]:
-        """Return a handle to `state`, which each worker gets once for all passes that take the handle.
+        """Give `state` to every worker, and check that each of them holds the same.
 
         Whatever in `state` has a method `digest()` (the state, its members or attributes) must have
-        the same digest on every worker. A pass raises BroadcastError where a worker holds another than the
-        caller; it names the worker and both digests.
+        the same digest on every worker, also on those that join later.
+
+        Raises BroadcastError if a worker holds another digest than the caller; names the worker and both
+          digests.
         """
 
     @abstractmethod

@@ -184,7 +184,7 @@ def run_blocks(
     what = f"{'run' if blocks else 'merge'} {job.label}"
     in_trace = contextlib.nullcontext() if job.trace is None else job.trace.task(report.key[1], what, **about)
     with _one_run_at_a_time, in_trace:
-        state.check()  # once on each worker, before its first block
+        state.check()  # a worker that came after the broadcast has not checked yet
         try:
             if blocks:
                 with machine.using_threads(worker.state.nthreads):
@@ -307,7 +307,12 @@ def pack(total: Any) -> bytes:
     return cast("bytes", cloudpickle.dumps(total))
 
 
-_TASKS = (place_beside, run_blocks, pack)
+def check_state(state: Parcel) -> None:
+    """Raise BroadcastError if a state has other digests on this worker than on the client."""
+    state.check()
+
+
+_TASKS = (place_beside, run_blocks, pack, check_state)
 
 
 def _picklable(error: Exception) -> Exception:

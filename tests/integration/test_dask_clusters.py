@@ -157,11 +157,8 @@ NO_SIZE = [0, -1, 2.5, "2", True]
     each(DaskEngine, BEYOND, "TLS", error=ClusterError),
     each(DaskEngine, NO_ADDRESS, "scheduler"),
     each(DaskEngine, ["tls://127.0.0.1:9"], "RFF_DIST_TLS_CA", error=ClusterError),
-    once(lambda: DaskEngine("127.0.0.1:1", n_workers=2), "`n_workers`", "`scheduler`"),
-    once(lambda: DaskEngine("127.0.0.1:1", client=object()), "`scheduler`", "`client`"),
-    once(lambda: DaskEngine("127.0.0.1:1", cluster=object()), "`scheduler`", "`cluster`"),
-    once(lambda: DaskEngine(cluster=object(), memory_limit="1 GiB"), "`cluster`", "`memory_limit`"),
-    once(lambda: DaskEngine(client=object(), security=object()), "`client`", "`security`"),
+    once(lambda: DaskEngine("127.0.0.1:1", n_workers=2), "n_workers", "embedded cluster"),
+    once(lambda: DaskEngine("127.0.0.1:1", client=object()), "both given"),
     *(
         once(lambda size={name: value}: DaskEngine(**size), f"`{name}` is {value!r}", "at least 1")
         for name in ("n_workers", "threads_per_worker")

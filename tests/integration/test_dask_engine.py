@@ -345,15 +345,32 @@ class Drawn:
         return "always the same"
 
 
-def test_a_pass_over_differing_state_names_worker_and_digests(embedded):
+def test_broadcast_of_differing_state_names_worker_and_digests(embedded):
     engine = scaled(embedded, 2)
-    state = engine.broadcast(("centres", DrawnHere()))
     with pytest.raises(
         BroadcastError, match=rf"tls://.*drawn in \d+, expected drawn in {os.getpid()}"
     ) as caught:
-        engine.map_reduce(lambda block, _: 1, unit_blocks(3), state, combine=operator.add)
+        engine.broadcast(("centres", DrawnHere()))
     assert "Use the same versions and one type of machine" in str(caught.value)
     assert "doctor" not in str(caught.value)
+
+
+@pytest.mark.faults("F1")
+def test_a_worker_that_dies_when_it_has_looked_at_a_state_is_not_waited_for(embedded, monkeypatch):
+    engine = scaled(embedded, 2)
+    doomed = list(engine.client.run(os.getpid).values())[:1]
+    known = engine._workers.current
+
+    def current() -> dict[str, int]:
+        found = known()
+        while doomed:
+            time.sleep(1.0)  # both have looked, and the scheduler knows
+            os.kill(doomed.pop(), signal.SIGKILL)
+        return found
+
+    monkeypatch.setattr(engine._workers, "current", current)
+    handle = engine.broadcast((Drawn(), 3))
+    assert engine.map_reduce(lambda b, s: s[1], unit_blocks(4), handle, combine=operator.add) == 12
 
 
 def test_plain_state_that_differs_is_found_by_the_first_block(embedded):

@@ -42,9 +42,11 @@ def arguments(tmp_path, text):
     return str(tmp_path / "arguments.toml")
 
 
-def test_a_class_of_clusters_makes_one_that_ends_with_the_job_and_has_the_same_bits(data, tmp_path):
-    config = arguments(tmp_path, LOCAL)
-    wanted = Cluster(cluster="distributed.LocalCluster", cluster_config=config, n_workers=2)
+@pytest.mark.parametrize(
+    "bounds", [{"n_workers": 2}, {"min_workers": 1, "n_workers": 2}], ids=["2", "1 to 2"]
+)
+def test_a_class_of_clusters_makes_one_that_ends_with_the_job_and_has_the_same_bits(data, tmp_path, bounds):
+    wanted = Cluster(cluster="distributed.LocalCluster", cluster_config=arguments(tmp_path, LOCAL), **bounds)
     assert wanted.elsewhere
     with forked_workers(), open_engine(wanted) as engine:
         address = engine.address
@@ -98,9 +100,9 @@ c.ClusterConfig.scheduler_cmd, c.ClusterConfig.worker_cmd = ["{dask}", "schedule
 
 
 @pytest.mark.slow
-def test_a_gateways_cluster_starts_for_the_job_and_has_the_same_bits(data, gateway, tmp_path):
+def test_a_gateways_cluster_grows_for_the_job_and_has_the_same_bits(data, gateway, tmp_path):
     file = arguments(tmp_path, 'auth = "basic"\n')
-    wanted = Cluster(cluster=f"gateway:{gateway}", cluster_config=file, n_workers=2)
+    wanted = Cluster(cluster=f"gateway:{gateway}", cluster_config=file, min_workers=1, n_workers=2)
     with open_engine(wanted) as engine:
         assert engine.address.startswith("gateway://")  # by the gateway's own TLS
         there = fit(data, OPTIONS, engine=engine).model

@@ -27,7 +27,7 @@ ADDRESS = "tcp://127.0.0.1:1"
         ({"scheduler": "tls://host:8786"}, "address"),
         ({"scheduler": "/shared/scheduler.json"}, "scheduler file"),
         ({"serial": True, "n_threads": 2}, "serial"),
-        ({"cluster": "gateway:http://host", "n_workers": 40}, "requested"),
+        ({"cluster": "gateway:http://host", "min_workers": 4, "n_workers": 40}, "requested"),
     ],
 )
 def test_what_is_given_decides_the_kind(given, kind):
@@ -60,7 +60,10 @@ def test_workers_are_elsewhere_unless_the_scheduler_is_on_the_loopback_interface
         ({"serial": True, "cluster": "a.B"}, ["cluster"]),
         ({"scheduler": ADDRESS, "cluster": "a.B"}, ["scheduler", "a.B"]),
         ({"n_threads": 2, "cluster": "a.B"}, ["n_threads", "cluster_config"]),
+        ({"min_workers": 2, "cluster": "a.B"}, ["min_workers", "2", "n_workers"]),
         ({"cluster_config": "a.toml"}, ["cluster_config", "cluster"]),
+        ({"cluster": "a.B", "n_workers": 2, "min_workers": 3}, ["min_workers", "3", "2"]),
+        ({"n_workers": 4, "min_workers": 1}, ["min_workers", "cluster"]),
         ({"n_workers": 0}, ["n_workers", "0"]),
         ({"n_threads": 1.5}, ["n_threads", "1.5"]),
     ],
