@@ -45,6 +45,36 @@ def log(
     return Document(title, [table], record={"data": data, "versions": versions})
 
 
+@command("data.zarr monday", "data.zarr monday tuesday")
+def diff(data: str = _DATA, before: str = _VERSION, after: str | None = _ANY_VERSION) -> Document:
+    """Count the chunks that differ between two versions."""
+    from rff_dist.storage import datasets, repositories
+
+    location = _versioned(data)
+    names = [repositories.find_snapshot(location, before), repositories.find_snapshot(location, after)]
+    old, new = (datasets.open_dataset(data, y=None, version=name) for name in names)
+    n_rows = max(old.n_samples, new.n_samples)
+    n_chunks = -(-n_rows // new.chunk_rows)
+    n_changed = {
+        name: n_chunks if chunks is None else len({place[0] for place in chunks})
+        for name, chunks in repositories.changed_chunks(location, *names).items()
+    }
+    record = {
+        "data": data,
+        "before": names[0],
+        "after": names[1],
+        "n_before": old.n_samples,
+        "n_after": new.n_samples,
+        "chunk_rows": new.chunk_rows,
+        "changed_chunks": n_changed,
+    }
+    facts = {
+        "rows": words.change_words(old.n_samples, new.n_samples),
+        **{name: f"{n:,} of {n_chunks:,} chunks differ" for name, n in n_changed.items()},
+    }
+    return Document(f"{data}: {names[0][:_DIGITS]} to {names[1][:_DIGITS]}", [facts], record=record)
+
+
 @command("data.zarr audited-2026")
 def tag(
     data: str = _DATA,

@@ -289,6 +289,7 @@ def test_the_commands_on_a_dataset_of_a_table(tmp_path):
     log = document("data", "log", data)["versions"]
     assert [one["n_after"] for one in log] == [38, 40, 40, 30]
     assert log[2]["message"] == "Monday"
+    assert document("data", "diff", data, first)["changed_chunks"] == {"X": 1, "y": 1}
     assert document("data", "rollback", data, first[:8])["version"] == first
     assert "0 rows of" in refusal(65, "data", "correct", data, tmp_path / "fix.csv", "--by", "id")
     assert "nothing is there" in refusal(65, "data", "log", tmp_path / "none")
