@@ -35,6 +35,7 @@ class TestHeadRoom:
             model.partial_fit(far, y[:10])
         assert model.statistics_.n_samples == len(X)
 
+    @pytest.mark.filterwarnings("ignore:angles of Fourier features:UserWarning")  # at a million length scales
     @pytest.mark.parametrize(
         ("kernel", "factor"), [(Gaussian() + Linear(), 1.2), (1 + Min() + Gaussian(), 1e6)]
     )

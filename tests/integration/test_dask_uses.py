@@ -224,7 +224,7 @@ def test_a_script_from_standard_input_is_told_so(monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise FileNotFoundError("<stdin>")
 
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>", raising=False)  # xdist has none
     monkeypatch.setattr(distributed.LocalCluster, "__init__", fail)
     with refuses(ClusterError, "<stdin>", "file", "serial"):
         open_engine(Cluster(n_workers=1))
