@@ -103,7 +103,7 @@ print(json.dumps([found, left]))
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where a Nyström model is stored, whose whitener each process makes anew."""
+    """Return where a Nyström model is stored, whose whitener each process makes again."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 3))
     options = {"features": "nystrom", "length_scale": 1.5, "n_components": 520, "alpha": 1.0}
